@@ -1,0 +1,28 @@
+"""ettrain: measure and raise Effective Training Time, the share of a training job's time that trains on new data.
+
+Importing this package does nothing but hand on names; each is loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ettrain._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from ettrain.record.api import stage, step, steps
+
+__all__ = ["__version__", "stage", "step", "steps"]
+
+_HOMES = {"stage": "ettrain.record.api", "step": "ettrain.record.api", "steps": "ettrain.record.api"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ettrain' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

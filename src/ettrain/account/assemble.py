@@ -1,0 +1,289 @@
+"""Journal records of one process -> its `RankHistory`. Incremental: feed what is new, build as often as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ettrain import events as e
+from ettrain.account.history import (
+    NO_LIMIT,
+    IdentityKey,
+    Label,
+    Load,
+    Progress,
+    RaisedError,
+    RankHistory,
+    Said,
+    Save,
+    Slow,
+    Span,
+)
+from ettrain.events import Beat, Record
+
+_LABELS: dict[tuple[str, bool, str], Label] = {}
+
+
+def label(stage: str, *, user: bool = False, part: str = "") -> Label:
+    """The one `Label` of that content: many spans share few labels."""
+    key = (stage, user, part)
+    found = _LABELS.get(key)
+    if found is None:
+        found = _LABELS[key] = Label(stage, user, part)
+    return found
+
+
+def identity_keys(identity: Any) -> tuple[IdentityKey, ...]:
+    """Keys of a checkpoint's recorded identity, strongest first: file state, content id, fingerprint, inode, path."""
+    if not isinstance(identity, dict):
+        return ()
+    keys: list[IdentityKey] = []
+    inode = identity.get("ino")
+    pair = tuple(inode) if isinstance(inode, list) and len(inode) == 2 else None
+    if pair and "mtime" in identity:
+        keys.append(("stat", *pair, identity["mtime"], identity.get("size", -1)))
+    keys.extend((kind, identity[kind]) for kind in ("sid", "fp") if identity.get(kind))
+    if pair:
+        keys.append(("ino", *pair))
+    if identity.get("path"):
+        keys.append(("path", str(identity["path"])))
+    return tuple(keys)
+
+
+class RankBuilder:
+    """Collects one process's records. `offset` turns the host's monotonic ns into the job's clock."""
+
+    def __init__(self, head: Record, offset: int) -> None:
+        self.offset = offset
+        self.unknown_kinds = 0
+        self._names: dict[int, str] = {}
+        self._saves: list[dict[str, Any]] = []
+        self._commits: dict[int, tuple[int, bool]] = {}
+        start = int(head.get("start") or head["t"])
+        self._history = RankHistory(
+            rank=head["rank"] if isinstance(head.get("rank"), int) else -1,
+            world=int(head.get("world") or 0),
+            devices=int(head.get("devices") or 1),
+            pid=int(head.get("pid") or 0),
+            host=str(head.get("host") or ""),
+            start=start + offset,
+            entered=max(start, int(head.get("entered") or start)) + offset,
+            end=0,
+        )
+        self._take: dict[str, Callable[[Record], None]] = {
+            "span": self._span,
+            "prog": self._prog,
+            "slow": self._slow,
+            "mark": self._mark,
+            "rank": self._rank,
+            "name": self._name,
+            "said": self._said,
+            "commit": self._commit,
+            "exc": self._exc,
+            "exit": self._exit,
+            "fault": self._fault,
+        }
+        self._last_t = int(head["t"]) + offset
+
+    def feed(self, records: Iterable[Record]) -> None:
+        """Take further records, in the journal's order. Unknown kinds are counted, incomplete records too."""
+        for record in records:
+            kind = record["k"]
+            take = self._take.get(kind)
+            if take is None:
+                self.unknown_kinds += kind not in ("head", "clock", "note")
+                continue
+            try:
+                take(record)
+            except (KeyError, TypeError, ValueError):
+                self.unknown_kinds += 1
+
+    def build(self, beat: Beat | None, *, end: int | None, now: int) -> RankHistory:
+        """The history so far; feeding and building again is allowed.
+
+        Args:
+            beat: the process's beat page, where there is one.
+            end: when the process ended (job clock); None = it is alive.
+            now: the instant at which the reader looks (job clock).
+        """
+        mine = beat if beat is not None and beat.pid == self._history.pid else None
+        history = replace(
+            self._history,
+            spans=list(self._history.spans),
+            progress=list(self._history.progress),
+            said=list(self._history.said),
+            saves=[self._finished_save(save) for save in self._saves],
+        )
+        last = max(self._last_t, _apply_beat(history, mine, self.offset)) if mine else self._last_t
+        history.alive = end is None
+        history.end = max(now if end is None else end, history.start)
+        history.active_t = min(last, history.end)
+        if mine:
+            self._apply_open(history, mine)
+        return history
+
+    def start(self) -> int:
+        """Creation of the process (job clock)."""
+        return self._history.start
+
+    def exited(self) -> bool:
+        """Whether the interpreter began to end in good order."""
+        return self._history.exit_t is not None
+
+    def shared_instants(self) -> list[tuple[int, int]]:
+        """(step, instant) that every rank records alike: the ends of steps 1, 2, 4, 8, ..., after which synchronised ranks agree."""
+        return [(p.step, p.t) for p in self._history.progress if p.step > 0 and p.step & (p.step - 1) == 0]
+
+    def end_seen(self) -> int:
+        """Last instant known of the process: its end, where nobody saw it."""
+        return self._last_t
+
+    # ---- records
+
+    def _span(self, record: Record) -> None:
+        start, end = record["t"] + self.offset, record["end"] + self.offset
+        if end < start:
+            raise ValueError(end)
+        stage = str(record["name"])
+        user = record.get("by") == "user"
+        history = self._history
+        span = Span(start, end, label(stage, user=user, part=str(record.get("part") or "")))
+        main = not record.get("lane")
+        if main and not (user and record.get("steps")):
+            history.spans.append(span)
+        else:
+            history.background.append(span)
+        if main and end > self._last_t:
+            self._last_t = end
+        if stage == "checkpoint_save" and "save" in record:
+            self._saves.append({**record, "t": start, "end": end})
+        elif stage == "checkpoint_load" and main:
+            identity = identity_keys(record.get("id"))
+            path = str((record.get("id") or {}).get("path", ""))
+            history.loads.append(Load(t=end, local_step=int(record.get("step", 0)), identity=identity, path=path))
+
+    def _prog(self, record: Record) -> None:
+        t = record["t"] + self.offset
+        history = self._history
+        previous = history.progress[-1] if history.progress else None
+        step = int(record["step"])
+        if previous is None or (t >= previous.t and step >= previous.step):
+            history.progress.append(Progress(t, step, int(record.get("wait", 0))))
+            history.steps = step
+            if step:
+                history.last_step_t = t
+        typical = record.get("limit")
+        if typical:
+            history.limit_ns = int(typical)
+        self._last_t = max(self._last_t, t)
+
+    def _slow(self, record: Record) -> None:
+        slow = Slow(record["t"] + self.offset, record["end"] + self.offset, int(record["typical"]))
+        self._history.slows.append(slow)
+
+    def _mark(self, record: Record) -> None:
+        t = record["t"] + self.offset
+        name = str(record["name"])
+        if name == "step_source":
+            self._history.step_source = str(record.get("source", ""))
+            return
+        self._history.marks.setdefault(name, t)
+        if name == "first_step":
+            self._history.first_step_t = t
+            self._history.steps = max(self._history.steps, 1)
+            self._history.last_step_t = max(self._history.last_step_t or t, t)
+        self._last_t = max(self._last_t, t)
+
+    def _rank(self, record: Record) -> None:
+        if isinstance(record.get("rank"), int):
+            self._history.rank = record["rank"]
+        if isinstance(record.get("world"), int):
+            self._history.world = record["world"]
+
+    def _name(self, record: Record) -> None:
+        self._names[int(record["code"])] = str(record["name"])
+
+    def _said(self, record: Record) -> None:
+        self._history.said.append(Said(record["t"] + self.offset, int(record["local"]), int(record["step"])))
+
+    def _commit(self, record: Record) -> None:
+        self._commits[int(record["save"])] = (record["t"] + self.offset, bool(record.get("ok")))
+
+    def _exc(self, record: Record) -> None:
+        if record.get("how") != "thread" and self._history.error is None:
+            self._history.error = RaisedError(
+                record["t"] + self.offset,
+                str(record.get("type", "")),
+                str(record.get("message", "")),
+                str(record.get("trace", "")),
+            )
+            self._last_t = max(self._last_t, record["t"] + self.offset)
+
+    def _exit(self, record: Record) -> None:
+        self._history.exit_t = record["t"] + self.offset
+        self._last_t = max(self._last_t, record["t"] + self.offset)
+
+    def _fault(self, record: Record) -> None:
+        history = self._history
+        history.faults = max(history.faults, int(record.get("count", 1)))
+        history.fault_texts.append(f"{record.get('where', '?')}: {record.get('error', '?')}")
+
+    # ---- what only the beat page knows
+
+    def _apply_open(self, history: RankHistory, beat: Beat) -> None:
+        """Stages that were open when the process ended, or are open now, last until then."""
+        if history.exit_t is not None:
+            return
+        last_step = history.last_step_t or 0
+        for code, begin in beat.stack:
+            name = self._name_of(code)
+            start = begin + self.offset
+            user = code >= e.FIRST_USER_CODE
+            if name and start <= history.end and not (user and start < last_step):
+                history.open_stage = name
+                history.spans.append(Span(start, history.end, label(name, user=user)))
+        eval_t = beat.eval_t + self.offset if beat.eval_t else 0
+        if last_step < eval_t <= history.end:
+            history.open_stage = history.open_stage or "evaluation"
+            history.spans.append(Span(eval_t, history.end, label("evaluation")))
+
+    def _name_of(self, code: int) -> str:
+        if code < len(e.FOUND_NAMES):
+            return e.FOUND_NAMES[code]
+        return self._names.get(code, "")
+
+    def _finished_save(self, save: dict[str, Any]) -> Save:
+        durable: int | None = save["end"]
+        if save.get("err"):
+            durable = None
+        elif save.get("pending"):
+            t, ok = self._commits.get(int(save["save"]), (0, False))
+            durable = t if ok else None
+        return Save(
+            snapshot=save["t"],
+            durable=durable,
+            local_step=int(save.get("step", 0)),
+            identity=identity_keys(save.get("id")),
+            blocking_ns=0 if save.get("lane") else save["end"] - save["t"],
+        )
+
+
+def _apply_beat(history: RankHistory, beat: Beat, offset: int) -> int:
+    """Bring the history up to the page; returns the last sign of life (job clock), 0 if the page knows none."""
+    history.faults = max(history.faults, beat.faults)
+    if beat.limit_ns:
+        history.limit_ns = min(beat.limit_ns, NO_LIMIT)
+    if beat.first_step_t and history.first_step_t is None:
+        history.first_step_t = beat.first_step_t + offset
+    if beat.step and beat.step >= history.steps:
+        history.steps = beat.step
+        t = beat.step_t + offset
+        history.last_step_t = max(t, history.last_step_t or t)
+        tail = history.progress[-1] if history.progress else Progress(0, 0, 0)
+        if t >= tail.t and (beat.step, beat.wait_ns) != tail[1:]:
+            history.progress.append(Progress(t, beat.step, max(beat.wait_ns, tail.wait_ns)))
+    if beat.said and (not history.said or history.said[-1].step < beat.said - 1):
+        history.said.append(Said(history.last_step_t or history.entered, history.steps, beat.said - 1))
+    latest = max(beat.active_t, beat.step_t)
+    return latest + offset if latest else 0

@@ -1,0 +1,191 @@
+"""What happened to a job, as typed data: the input of the accounting. All times are integer ns on the job's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+IdentityKey = tuple[str | int, ...]
+NO_LIMIT: Final = 1 << 62
+
+
+class Label(NamedTuple):
+    """What a span is called."""
+
+    stage: str
+    """Name of the stage."""
+    user: bool
+    """Whether the program marked it itself."""
+    part: str
+    """Finer label, e.g. the function compiled; '' = none."""
+
+
+class Span(NamedTuple):
+    """One closed interval of one rank's main thread."""
+
+    start: int
+    end: int
+    label: Label
+
+
+class Progress(NamedTuple):
+    """Cumulative progress of a rank at an instant."""
+
+    t: int
+    step: int
+    """Steps counted by this process."""
+    wait_ns: int
+    """Sum of data waits too short for a span of their own."""
+
+
+class Slow(NamedTuple):
+    """A step that took far longer than usual."""
+
+    start: int
+    end: int
+    typical_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One checkpoint written by one rank."""
+
+    snapshot: int
+    """Instant up to which it holds the work."""
+    durable: int | None
+    """Instant at which it could be loaded; None = never."""
+    local_step: int
+    """Steps counted by the process when it was taken."""
+    identity: tuple[IdentityKey, ...]
+    """Strongest first; two checkpoints are the same if they share a key."""
+    blocking_ns: int
+    """Time for which it kept the main thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One checkpoint read by one rank."""
+
+    t: int
+    local_step: int
+    identity: tuple[IdentityKey, ...]
+    path: str
+
+
+class Said(NamedTuple):
+    """The program's own step number."""
+
+    t: int
+    local_step: int
+    step: int
+
+
+class RaisedError(NamedTuple):
+    """An exception that left the program."""
+
+    t: int
+    type: str
+    message: str
+    trace: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RankHistory:
+    """One process of one rank in one attempt."""
+
+    rank: int
+    world: int
+    devices: int
+    pid: int
+    host: str
+    start: int
+    """Creation of the process."""
+    entered: int
+    """Entrance of the recorder: the end of the interpreter's own start."""
+    end: int
+    """End of the process, or the last instant known of it while it is alive."""
+    alive: bool = False
+    exit_t: int | None = None
+    """Begin of an end in good order (the interpreter's exit handlers)."""
+    code: int | None = None
+    """Exit code, negative for a signal; None = not known."""
+    error: RaisedError | None = None
+    spans: list[Span] = field(default_factory=list)
+    background: list[Span] = field(default_factory=list)
+    """Spans beside the main thread: shown, never billed."""
+    marks: dict[str, int] = field(default_factory=dict)
+    progress: list[Progress] = field(default_factory=list)
+    """In order of time."""
+    slows: list[Slow] = field(default_factory=list)
+    steps: int = 0
+    first_step_t: int | None = None
+    last_step_t: int | None = None
+    limit_ns: int = NO_LIMIT
+    """Silence longer than this is no step any more."""
+    active_t: int = 0
+    """Last sign of life."""
+    open_stage: str | None = None
+    """Stage that was open at `end`."""
+    saves: list[Save] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    step_source: str = ""
+    faults: int = 0
+    fault_texts: list[str] = field(default_factory=list)
+
+    @property
+    def died(self) -> bool:
+        """Whether the process ended otherwise than in good order."""
+        if self.alive:
+            return False
+        if self.code is not None and self.code != 0:
+            return True
+        return self.error is not None or self.exit_t is None
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptHistory:
+    """One launch of the job's processes."""
+
+    name: str
+    start: int
+    end: int | None
+    """Release of the processes; None while running."""
+    ranks: list[RankHistory] = field(default_factory=list)
+    code: int | None = None
+    """The launcher's exit code, negative for a signal."""
+    sent: tuple[str, ...] = ()
+    """Signals that the supervisor itself got and passed on."""
+    ended_by: str = ""
+    """Why the supervisor ended it ('hang'), '' if it did not."""
+    oom_kills: int = 0
+    """Processes the kernel killed for memory while it ran."""
+    lost: bool = False
+    """The supervisor vanished before the attempt ended: `end` is the last sign of life."""
+    text: str = ""
+    """What is known in words, e.g. why the command could not be started."""
+
+    @property
+    def world(self) -> int:
+        """Ranks expected."""
+        return max([rank.world for rank in self.ranks] + [len(self.ranks)], default=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobHistory:
+    """One logical training run."""
+
+    name: str
+    attempts: list[AttemptHistory]
+    now: int
+    """The instant at which the reader looks."""
+    running: bool = False
+    submitted: int | None = None
+    command: tuple[str, ...] = ()
+    devices_per_rank: int = 1
+    notes: list[str] = field(default_factory=list)
+    torn_lines: int = 0
+    journals: int = 0
+    clock_correction_ns: int = 0
+    supports: tuple[str, ...] | None = None
+    """Figures that a foreign source can carry; None = all."""

@@ -1,0 +1,182 @@
+"""The record format: what a journal line and a beat page hold. Data only; `journal` and `beat` read and write them.
+
+A journal line is one JSON object of at most `MAX_LINE` bytes. Every record has `k` (kind) and `t` (monotonic ns of the
+host's boot). Fields that a reader does not know are kept, kinds it does not know are counted. Kinds:
+
+    head    first line: schema, wall (the wall clock at t), boot, host, pid, role, and for a rank: rank, world, start, entered
+    rank    rank and world size, once known for certain
+    clock   wall: the wall clock at t, again
+    span    name, end, by ("found" or "user"), lane (0 = main thread), part (finer label), and free attributes
+    name    code, name: a name the beat page refers to by number
+    mark    name: an instant (first_forward, first_backward, first_step, ...)
+    prog    step, wait, batches, ...: cumulative progress; `wait` is ns spent in waits too short for a span of their own
+    slow    end, typical: one step took [t, end] although it typically takes `typical` ns
+    said    step, local: the program says that its own step count is `step` after `local` counted steps
+    commit  an asynchronous save became durable: save (the span's number), ok
+    exc     an exception left the program: type, message, trace
+    exit    the interpreter began to end in good order
+    fault   a fault of the recorder's own: where, error, count
+  written by the supervisor or the launcher's agent:
+    job     command, settings, labels
+    begin   attempt (name of its folder), launch, pid
+    gone    pid, rank: a rank's process ended at t; code where known
+    noticed the supervisor or agent acted on a failure
+    end     attempt, code, signal, sent (signals passed on), oom (processes the kernel killed for memory), reason
+    note    text: something a reader of the report should know
+    bye     the supervisor leaves: what it did not end goes on without it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import MutableSequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+SCHEMA: Final = 1
+MAX_LINE: Final = 4096
+
+Record = dict[str, Any]
+"""A decoded journal line. The one place where untyped data crosses a layer; `account.assemble` makes it typed."""
+
+BEAT_MAGIC: Final = 0x4554545F42454131  # "ETT_BEA1"
+BEAT_SLOTS: Final = 512
+(
+    B_MAGIC,
+    B_PID,
+    B_STEP,
+    B_STEP_T,
+    B_ACTIVE_T,
+    B_BATCHES,
+    B_WAIT,
+    B_BACKWARDS,
+    B_OPTIMIZER_CALLS,
+    B_SKIPPED,
+    B_FAULTS,
+    B_SAID,
+    B_EVAL_T,
+    B_LIMIT,
+    B_TYPICAL,
+    B_FIRST_STEP_T,
+    B_DEPTH,
+    B_STACK,
+) = range(18)
+"""Slots of the beat page, each an unsigned 64-bit integer: magic, process id, counted steps, end of the last one, last
+sign of life, batches, short waits (ns), backward calls, optimizer calls, skipped steps, recorder faults, program's own step
++ 1, begin of a possible evaluation, silence limit (ns), typical step (ns), end of the first step, open stages, and from
+B_STACK on (name code, begin) of each open stage, outermost first."""
+MAX_DEPTH: Final = 32
+FIRST_USER_CODE: Final = 1000
+
+FOUND_NAMES: Final[tuple[str, ...]] = (
+    "",
+    "checkpoint_save",
+    "checkpoint_load",
+    "process_group_init",
+    "device_init",
+    "publish",
+    "compile",
+    "imports",
+    "train_module_creation",
+    "preproc_creation",
+    "init_plugins",
+    "pre_train",
+    "get_first_batch_data",
+    "evaluation",
+    "teardown",
+    "data_wait",
+    "setup",
+)
+"""Name codes that need no `name` record. Append only: the numbers are part of the format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a beat page says. Times are monotonic ns of the writer's boot; 0 = never."""
+
+    pid: int
+    step: int
+    step_t: int
+    active_t: int
+    batches: int
+    wait_ns: int
+    backwards: int
+    optimizer_calls: int
+    skipped: int
+    faults: int
+    said: int
+    eval_t: int
+    limit_ns: int
+    typical_ns: int
+    first_step_t: int
+    stack: tuple[tuple[int, int], ...]
+    """(name code, begin) of the stages open, outermost first."""
+
+
+def beat_from(slots: MutableSequence[int]) -> Beat:
+    """The page's content as typed data."""
+    depth = min(slots[B_DEPTH], MAX_DEPTH)
+    stack = tuple((slots[B_STACK + 2 * i], slots[B_STACK + 2 * i + 1]) for i in range(depth))
+    return Beat(
+        pid=slots[B_PID],
+        step=slots[B_STEP],
+        step_t=slots[B_STEP_T],
+        active_t=slots[B_ACTIVE_T],
+        batches=slots[B_BATCHES],
+        wait_ns=slots[B_WAIT],
+        backwards=slots[B_BACKWARDS],
+        optimizer_calls=slots[B_OPTIMIZER_CALLS],
+        skipped=slots[B_SKIPPED],
+        faults=slots[B_FAULTS],
+        said=slots[B_SAID],
+        eval_t=slots[B_EVAL_T],
+        limit_ns=slots[B_LIMIT],
+        typical_ns=slots[B_TYPICAL],
+        first_step_t=slots[B_FIRST_STEP_T],
+        stack=stack,
+    )
+
+
+def encode(record: Record) -> bytes:
+    """One journal line, at most `MAX_LINE` bytes; what does not fit is cut from the longest text, what is no JSON becomes text."""
+    line = json.dumps(record, separators=(",", ":"), default=_as_text).encode("utf-8", "replace") + b"\n"
+    if len(line) <= MAX_LINE:
+        return line
+    return _encode_cut(record)
+
+
+def _as_text(value: object) -> str:
+    try:
+        return str(value)[:512]
+    except Exception:  # a foreign __str__ may raise anything; the guard's rule applies here as well
+        return f"<{type(value).__name__}>"
+
+
+def _encode_cut(record: Record) -> bytes:
+    small: Record = {}
+    for key, value in record.items():
+        if isinstance(value, (int, float, bool, type(None))):
+            small[key] = value
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=_as_text)
+            small[key] = text
+    small["cut"] = True
+    while True:
+        line = json.dumps(small, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+        if len(line) <= MAX_LINE:
+            return line
+        longest = max((key for key in small if isinstance(small[key], str)), key=lambda key: len(small[key]))
+        excess = len(line) - MAX_LINE
+        keep = max(0, min(len(small[longest]) // 2, len(small[longest]) - excess))
+        small[longest] = small[longest][:keep]
+
+
+def decode(line: bytes) -> Record | None:
+    """The record in a complete journal line, or None where it is no JSON object with a kind."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("k"), str):
+        return None
+    return record

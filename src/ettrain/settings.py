@@ -1,0 +1,75 @@
+"""One table of settings: name, environment variable, type, default, meaning. Argument beats environment beats default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ettrain.errors import UsageError
+
+ENV_JOB_DIR: Final = "ETT_JOB_DIR"
+ENV_ATTEMPT: Final = "ETT_ATTEMPT"
+ENV_SUPERVISOR: Final = "ETT_SUPERVISOR_PID"
+ENV_HOME: Final = "ETT_HOME"
+"""How the wings meet: set by the supervisor for every process below it, read by the recorder. ETT_HOME is the package's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting."""
+
+    name: str
+    env: str
+    default: str | int | float
+    doc: str
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(name="runs", env="ETT_RUNS", default="ett-runs", doc="folder that holds one folder per job"),
+    Setting(name="restarts", env="ETT_RESTARTS", default=0, doc="how often a failed attempt is started again"),
+    Setting(name="restart_delay_s", env="ETT_RESTART_DELAY", default=0.0, doc="pause before a restart, seconds"),
+    Setting(name="devices_per_rank", env="ETT_DEVICES_PER_RANK", default=1, doc="devices that one rank counts as"),
+    Setting(
+        name="hang_timeout_s",
+        env="ETT_HANG_TIMEOUT",
+        default=0.0,
+        doc="end the attempt when no rank makes progress for this long once training; 0 = never",
+    ),
+    Setting(name="grace_s", env="ETT_GRACE", default=30.0, doc="time between SIGTERM and SIGKILL when an attempt is ended, seconds"),
+    Setting(
+        name="submitted",
+        env="ETT_SUBMITTED",
+        default=0.0,
+        doc="when the job entered the queue, epoch seconds; 0 = unknown",
+    ),
+)
+
+_BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
+
+
+def value_of(name: str, given: str | float | None = None, env: Mapping[str, str] | None = None) -> str | int | float:
+    """Value of a setting: `given` if not None, else the environment's, else the default.
+
+    Raises:
+        UsageError: the text is not a number where one is needed, or is negative.
+    """
+    setting = _BY_NAME[name]
+    source = "argument"
+    raw: str | float | None = given
+    if raw is None:
+        raw = (os.environ if env is None else env).get(setting.env)
+        source = setting.env
+    if raw is None:
+        return setting.default
+    if isinstance(setting.default, str):
+        return str(raw)
+    kind = type(setting.default)
+    try:
+        value = kind(raw)
+    except ValueError:
+        raise UsageError(f"{source}: {name} must be a number, not {raw!r}") from None
+    if value < 0:
+        raise UsageError(f"{source}: {name} must not be negative, got {raw!r}")
+    return value
