@@ -10,9 +10,10 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     name    code, name: a name the beat page refers to by number
     mark    name: an instant (first_forward, first_backward, first_step, ...)
     prog    step, wait, batches, ...: cumulative progress; `wait` is ns spent in waits too short for a span of their own
+    recount the steps counted so far were none: a better source of the count has turned up
     slow    end, typical: one step took [t, end] although it typically takes `typical` ns
     said    step, local: the program says that its own step count is `step` after `local` counted steps
-    commit  an asynchronous save became durable: save (the span's number), ok
+    commit  an asynchronous save became durable: save (the span's number), ok, id
     exc     an exception left the program: type, message, trace
     exit    the interpreter began to end in good order
     fault   a fault of the recorder's own: where, error, count
@@ -20,6 +21,7 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     job     command, settings, labels
     begin   attempt (name of its folder), launch, pid
     gone    pid, rank: a rank's process ended at t; code where known
+    signal  name: the supervisor got a signal and passed it on
     noticed the supervisor or agent acted on a failure
     end     attempt, code, signal, sent (signals passed on), oom (processes the kernel killed for memory), reason
     note    text: something a reader of the report should know

@@ -59,7 +59,7 @@ class RankBuilder:
         self.unknown_kinds = 0
         self._names: dict[int, str] = {}
         self._saves: list[dict[str, Any]] = []
-        self._commits: dict[int, tuple[int, bool]] = {}
+        self._commits: dict[int, tuple[int, bool, Any]] = {}
         start = int(head.get("start") or head["t"])
         self._history = RankHistory(
             rank=head["rank"] if isinstance(head.get("rank"), int) else -1,
@@ -74,6 +74,7 @@ class RankBuilder:
         self._take: dict[str, Callable[[Record], None]] = {
             "span": self._span,
             "prog": self._prog,
+            "recount": self._recount,
             "slow": self._slow,
             "mark": self._mark,
             "rank": self._rank,
@@ -178,6 +179,14 @@ class RankBuilder:
             history.limit_ns = int(typical)
         self._last_t = max(self._last_t, t)
 
+    def _recount(self, record: Record) -> None:
+        """What was counted so far were no steps: a better source of the count has turned up."""
+        history = self._history
+        history.progress.clear()
+        history.slows.clear()
+        history.marks.pop("first_step", None)
+        history.steps, history.first_step_t, history.last_step_t = 0, None, None
+
     def _slow(self, record: Record) -> None:
         slow = Slow(record["t"] + self.offset, record["end"] + self.offset, int(record["typical"]))
         self._history.slows.append(slow)
@@ -208,7 +217,7 @@ class RankBuilder:
         self._history.said.append(Said(record["t"] + self.offset, int(record["local"]), int(record["step"])))
 
     def _commit(self, record: Record) -> None:
-        self._commits[int(record["save"])] = (record["t"] + self.offset, bool(record.get("ok")))
+        self._commits[int(record["save"])] = (record["t"] + self.offset, bool(record.get("ok")), record.get("id"))
 
     def _exc(self, record: Record) -> None:
         if record.get("how") != "thread" and self._history.error is None:
@@ -255,16 +264,18 @@ class RankBuilder:
 
     def _finished_save(self, save: dict[str, Any]) -> Save:
         durable: int | None = save["end"]
+        identity = save.get("id")
         if save.get("err"):
             durable = None
         elif save.get("pending"):
-            t, ok = self._commits.get(int(save["save"]), (0, False))
+            t, ok, committed = self._commits.get(int(save["save"]), (0, False, None))
             durable = t if ok else None
+            identity = committed or identity
         return Save(
             snapshot=save["t"],
             durable=durable,
             local_step=int(save.get("step", 0)),
-            identity=identity_keys(save.get("id")),
+            identity=identity_keys(identity),
             blocking_ns=0 if save.get("lane") else save["end"] - save["t"],
         )
 

@@ -1,0 +1,106 @@
+"""`ett run -- COMMAND`: run it, record it, and say at the end what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from ettrain.account.ledger import account, number_of
+from ettrain.errors import EttrainError, UsageError
+from ettrain.jobpaths import JOB_NAME, JobPaths
+from ettrain.jobreader import JobReader
+from ettrain.lifecycle import FAILURE
+from ettrain.settings import value_of
+from ettrain.supervise.run import Outcome, Plan, Supervisor
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.usage = "ett run [options] -- COMMAND [ARGUMENT ...]"
+    parser.add_argument("--job", help="name of the job; the same name again adds attempts to it (default: command and time)")
+    parser.add_argument("--runs", help="folder of all jobs (default: ett-runs, or ETT_RUNS)")
+    parser.add_argument("--restarts", help="start a failed attempt again, at most so often (default 0)")
+    parser.add_argument("--restart-delay", help="pause before a restart, seconds (default 0)")
+    parser.add_argument("--hang-timeout", help="end an attempt in which no rank makes progress for so many seconds once training (default: never)")
+    parser.add_argument("--devices-per-rank", help="devices that one rank counts as (default 1)")
+    parser.add_argument("--submitted", help="when the job entered the queue, epoch seconds")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label, e.g. team=ranking; may be repeated")
+    parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
+    parser.add_argument("--quiet", action="store_true", help="print nothing of ettrain's own unless something is wrong")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it; returns the command's exit code (128 + n for signal n)."""
+    plan = _plan(arguments)
+    if not arguments.quiet:
+        print(f"ettrain: recording job {plan.paths.name}  (ett watch {plan.paths.name})", file=sys.stderr)
+    outcome = Supervisor(plan).run()
+    if outcome.recorded and not arguments.quiet:
+        _say(plan, outcome)
+    return outcome.code if outcome.code >= 0 else 128 - outcome.code
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if not words:
+        raise UsageError("nothing to run. Example: ett run -- torchrun --nproc-per-node 2 train.py")
+    job = arguments.job if arguments.job is not None else _name_for(words)
+    if not JOB_NAME.fullmatch(job):
+        raise UsageError(f"--job {job!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 100")
+    submitted = float(value_of("submitted", arguments.submitted))
+    runs = Path(str(value_of("runs", arguments.runs))).absolute()
+    if runs.exists() and not runs.is_dir():
+        raise UsageError(f"--runs {runs}: is not a folder")
+    return Plan(
+        command=tuple(words),
+        paths=JobPaths(runs / job),
+        restarts=int(value_of("restarts", arguments.restarts)),
+        restart_delay_s=float(value_of("restart_delay_s", arguments.restart_delay)),
+        hang_timeout_s=float(value_of("hang_timeout_s", arguments.hang_timeout)),
+        grace_s=float(value_of("grace_s")),
+        devices_per_rank=int(value_of("devices_per_rank", arguments.devices_per_rank)),
+        submitted_ns=int(submitted * 1e9) or None,
+        labels=_labels(arguments.label),
+        explain_startup=arguments.explain_startup,
+    )
+
+
+def _labels(texts: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--label {text!r}: write KEY=VALUE, e.g. team=ranking")
+        labels[key] = value
+    return labels
+
+
+def _name_for(words: list[str]) -> str:
+    """A name from the program's file and the time: train-1129-160455."""
+    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem).strip("-") or "job"
+    return f"{stem[:40]}-{datetime.now().astimezone():%m%d-%H%M%S}-{os.getpid() % 1000:03d}"
+
+
+def _say(plan: Plan, outcome: Outcome) -> None:
+    name = plan.paths.name
+    if not outcome.ranks_seen:
+        print(
+            "ettrain: no training process was seen. Did the command overwrite PYTHONPATH, or run Python with -E, -I or -S? "
+            f"(ett doctor {name})",
+            file=sys.stderr,
+        )
+        return
+    try:
+        ledger = account(JobReader(plan.paths).read()).ledger
+    except EttrainError as error:
+        print(f"ettrain: {error}", file=sys.stderr)
+        return
+    pct = "-" if ledger.ett_pct is None else f"{ledger.ett_pct:.1f}%"
+    failures = number_of(ledger, FAILURE)
+    print(f"ettrain: ETT {pct} of {ledger.wall_ns / 1e9:.1f} s, {failures} failure(s), {ledger.steps} steps.  Next: ett report {name}", file=sys.stderr)

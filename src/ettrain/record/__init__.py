@@ -1,0 +1,10 @@
+"""Inside the training process: what is recorded, and how the recorder gets in.
+
+    inject/    two files that every Python process below `ett run` executes first: sys, os and time only
+    recorder   the journal, the beat page, stages, steps; standard library only
+    stepcount  when an optimizer call is a new step
+    api        `ett.stage`, `ett.step`, `ett.steps`
+    hooks/     where torch is touched, one file per subject
+
+Nothing here may raise into the program or change what it computes: see `guard`.
+"""

@@ -1,0 +1,89 @@
+"""Where torch is touched: one function per leaf module, called by the boot module right after that module was executed.
+
+Public hooks are used where torch has them; a private name appears once, in `PRIVATE`, and where it is missing the stage is
+"not measured", which the journal says. A hook that fails to install is a counted fault and switches off only itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from ettrain.record import exits
+from ettrain.record.guard import guard
+from ettrain.record.recorder import recorder
+
+_HOME: Final[dict[str, str]] = {
+    "on_torch": "training",
+    "on_autograd": "training",
+    "on_optimizer": "training",
+    "on_module": "training",
+    "on_grad_scaler": "training",
+    "on_transformers": "training",
+    "on_dataloader": "data",
+    "on_stateful_dataloader": "data",
+    "on_serialization": "checkpoint",
+    "on_dcp_save": "checkpoint",
+    "on_dcp_load": "checkpoint",
+    "on_safetensors": "checkpoint",
+    "on_c10d": "parallel",
+    "on_ddp": "parallel",
+    "on_fully_shard": "parallel",
+    "on_fsdp": "parallel",
+    "on_torchrec": "parallel",
+    "on_cuda": "parallel",
+    "on_elastic": "launcher",
+    "on_dynamo_callback": "compiling",
+    "on_trace_rules": "compiling",
+}
+
+PRIVATE: Final[dict[str, tuple[str, ...]]] = {
+    "torch.utils.data.dataloader": ("_BaseDataLoaderIter.__next__",),
+    "torch.cuda": ("_lazy_init",),
+    "torch._dynamo.callback": ("callback_handler.start_callbacks", "callback_handler.end_callbacks", "on_compile_start", "on_compile_end"),
+    "torch._dynamo.trace_rules": ("add",),
+    "torch._dynamo.utils": ("get_compilation_metrics",),
+    "torch.distributed.elastic.multiprocessing.api": ("PContext.wait", "PContext.pids"),
+}
+"""Every private name of torch that is used; a contract test looks them up in the torch at hand."""
+
+
+def private(module: ModuleType, name: str) -> Any:
+    """A private object of torch by its dotted name below `module`, or None where this torch has none: then nothing is measured there."""
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+        if value is None:
+            recorder.emit({"k": "note", "t": 0, "text": f"not measured: this torch has no {module.__name__}.{name}"})
+            return None
+    return value
+
+
+def run(hook: str, module: ModuleType) -> None:
+    """Install the hook of that name on `module`. Never raises."""
+    if recorder.off:
+        return
+    try:
+        _enter()
+        getattr(import_module(f"ettrain.record.hooks.{_HOME[hook]}"), hook)(module)
+    except Exception as error:  # noqa: BLE001 - the guard's rule
+        guard.fault(f"cannot hook {module.__name__}", error)
+
+
+_state = {"entered": False}
+
+
+def _enter() -> None:
+    """Once per process: take over the imports seen so far, and watch for the process's end."""
+    if _state["entered"]:
+        return
+    _state["entered"] = True
+    exits.install(recorder)
+    boot = sys.modules.get("_ettrain_boot")
+    if boot is not None:
+        for name, begin, end in boot.imports:
+            recorder.imported(name, begin, end)
+        boot.imports.clear()
+        boot.sink = recorder.imported

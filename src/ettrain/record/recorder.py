@@ -1,0 +1,410 @@
+"""The recorder of one process: its journal, its beat page, its stages and steps. Standard library only.
+
+Life: `pending` (records wait in a list; most processes stay so for ever), then promoted, once the process behaves like a
+trainer: it opens its journal and beat page and writes what waited. A forked child starts again at pending.
+
+Per step it does a handful of integer stores into the beat page; a journal line is written for a stage, and for progress at
+steps 1, 2, 4, 8, ... and then at intervals that grow with the job's age. Not here: torch (see `hooks`), the rules of accounting.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+from collections.abc import Callable, MutableSequence
+from typing import Any, Final
+
+from ettrain import clock
+from ettrain import events as e
+from ettrain._version import VERSION
+from ettrain.beat import memory_beat, open_beat
+from ettrain.events import Record
+from ettrain.jobpaths import JobPaths, attempt_name, rank_stem
+from ettrain.journal import JournalWriter
+from ettrain.record.guard import guard
+from ettrain.record.stepcount import StepRule
+from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
+
+MAX_PENDING: Final = 10_000
+MIN_INTERVAL_NS: Final = 1_000_000_000
+STALL_FACTOR: Final = 10
+STALL_FLOOR_NS: Final = 1_000_000_000
+_NEVER: Final = 1 << 62
+_CODES: Final = {name: code for code, name in enumerate(e.FOUND_NAMES)}
+_RANK_VARIABLES: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+now = clock.monotonic_ns
+
+
+class Recorder:
+    """Records one process. Every method is cheap, and none raises into the program: callers wrap them with `guard`."""
+
+    __slots__ = (
+        "at_finish", "backwards", "beat", "eval_module", "first_forward_seen", "journal", "lost_ns", "off", "on_first_step", "pending",
+        "promoted", "rule",
+        "source", "steps", "wait_ns", "skipped", "_age0", "_due", "_fresh_names", "_job", "_last", "_limit", "_lost_then", "_main",
+        "_pow2", "_saves", "_said_delta", "_window",
+    )  # fmt: skip
+
+    def __init__(self, job_dir: str | None) -> None:
+        self.off = job_dir is None
+        self._job = JobPaths(_path(job_dir)) if job_dir is not None else None
+        self._saves = 0
+        self.at_finish: list[Callable[[], None]] = []
+        self.on_first_step: Callable[[], None] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: at the start, and in a forked child, which must not write into its parent's files."""
+        self.beat: MutableSequence[int] = memory_beat()
+        self.journal: JournalWriter | None = None
+        self.promoted = False
+        self.pending: list[Record] = []
+        self.rule = StepRule()
+        self.source = ""
+        self.steps = self.backwards = self.wait_ns = self.skipped = self.lost_ns = 0
+        self.first_forward_seen = False
+        self.eval_module = 0
+        self._main = _thread.get_ident()
+        self._fresh_names: dict[str, int] = {}
+        self._said_delta: int | None = None
+        self._restart_count()
+
+    def _restart_count(self) -> None:
+        self.steps = 0
+        self._last = 0
+        self._lost_then = 0
+        self._limit = _NEVER
+        self._pow2 = 1
+        self._due = 0
+        self._age0 = now()
+        self._window = (0, 0, 0)
+
+    # ---- life
+
+    def promote(self, rank: int | None = None, world: int | None = None) -> None:
+        """Open the journal and the beat page, once, unless this process is a helper of a trainer."""
+        if self.promoted or self.off or self._job is None:
+            return
+        if _is_loader_worker():
+            self.off = True
+            self.pending.clear()
+            return
+        self.promoted = True
+        if rank is None:
+            rank, world = rank_of_environment()
+        folder = self._job.attempt(attempt_name(int(os.environ.get(ENV_ATTEMPT, "0")), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))))
+        try:
+            os.makedirs(folder, exist_ok=True)
+            self.journal, stem = self._open_journal(str(folder), rank)
+        except OSError as error:
+            guard.fault("cannot write a journal, this process is not recorded", error)
+            self.pending.clear()
+            return
+        try:
+            page = open_beat(os.path.join(folder, stem + ".beat"), os.getpid())
+            for slot in range(e.B_PID + 1, e.BEAT_SLOTS):
+                if self.beat[slot]:
+                    page[slot] = self.beat[slot]
+            self.beat = page
+        except OSError as error:
+            guard.fault("no beat page, the last steps before a SIGKILL will not be known", error)
+        guard.on_fault = self._on_fault
+        waiting, self.pending = self.pending, []
+        self._write([self._head(rank, world), *self._names(), *waiting])
+
+    def _open_journal(self, folder: str, rank: int | None) -> tuple[JournalWriter, str]:
+        stem = rank_stem(rank, os.getpid())
+        try:
+            return JournalWriter(os.path.join(folder, stem + ".jsonl"), exclusive=True), stem
+        except FileExistsError:
+            stem = rank_stem(rank, os.getpid(), taken=True)
+            return JournalWriter(os.path.join(folder, stem + ".jsonl"), exclusive=True), stem
+
+    def _head(self, rank: int | None, world: int | None) -> Record:
+        wall, t = clock.wall_pair()
+        boot = sys.modules.get("_ettrain_boot")
+        torch = sys.modules.get("torch")
+        start = clock.process_start_ns(os.getpid())
+        return {
+            "k": "head", "schema": e.SCHEMA, "t": t, "wall": wall, "boot": clock.boot_id(), "host": os.uname().nodename,
+            "pid": os.getpid(), "role": "rank", "rank": rank, "world": world, "start": start,
+            "entered": max(getattr(boot, "ENTERED", t), start or 0), "devices": int(os.environ.get("ETT_DEVICES_PER_RANK", "1")),
+            "python": sys.version.split()[0], "torch": str(getattr(torch, "__version__", "")), "ettrain": VERSION,
+            "argv": " ".join(sys.argv[:8])[:500],
+        }  # fmt: skip
+
+    def _names(self) -> list[Record]:
+        return [{"k": "name", "t": now(), "code": code, "name": name} for name, code in self._fresh_names.items()]
+
+    def _on_fault(self, where: str, text: str, count: int) -> None:
+        self.beat[e.B_FAULTS] = count
+        if self.journal is not None:
+            self.journal.write({"k": "fault", "t": now(), "where": where, "error": text, "count": count})
+
+    def emit(self, record: Record) -> None:
+        """Write a record, or let it wait."""
+        if self.journal is not None:
+            self._write([record])
+        elif not self.off and not self.promoted and len(self.pending) < MAX_PENDING:
+            self.pending.append(record)
+
+    def _write(self, records: list[Record]) -> None:
+        if self.journal is None:
+            return
+        try:
+            self.journal.write_all(records)
+        except OSError as error:
+            self.beat[e.B_FAULTS] = guard.count + 1
+            guard.fault("a journal line was lost", error)
+
+    # ---- stages
+
+    def open_stage(self, name: str, *, user: bool = False) -> int:
+        """Begin a stage; returns its begin. On the main thread it shows on the beat page, so that SIGKILL does not lose it."""
+        begin = now()
+        if _thread.get_ident() == self._main:
+            beat = self.beat
+            depth = beat[e.B_DEPTH]
+            if depth < e.MAX_DEPTH:
+                code = self._code(name, user=user)
+                beat[e.B_STACK + 2 * depth] = code
+                beat[e.B_STACK + 2 * depth + 1] = begin
+            beat[e.B_DEPTH] = depth + 1
+        return begin
+
+    def close_stage(self, name: str, begin: int, *, user: bool = False, steps: int = 0, **more: Any) -> None:
+        """End a stage and write its span. `steps`: steps counted inside, which make a user's stage a frame, not a wait."""
+        end = now()
+        record: Record = {"k": "span", "t": begin, "name": name, "end": end, "by": "user" if user else "found", **more}
+        if _thread.get_ident() == self._main:
+            beat = self.beat
+            depth = beat[e.B_DEPTH]
+            if depth:
+                beat[e.B_DEPTH] = depth - 1
+            beat[e.B_ACTIVE_T] = end
+            if depth <= 1 and not steps:
+                self.lost_ns += end - begin
+        else:
+            record["lane"] = _thread.get_native_id()
+        if steps:
+            record["steps"] = steps
+        self.emit(record)
+
+    def span(self, name: str, begin: int, end: int, **more: Any) -> None:
+        """Write a stage that is known only after the fact; it takes its time from the step it lies in."""
+        if not self.beat[e.B_DEPTH]:
+            self.lost_ns += end - begin
+        self.emit({"k": "span", "t": begin, "name": name, "end": end, "by": "found", **more})
+
+    def mark(self, name: str, t: int, **more: Any) -> None:
+        """Write an instant."""
+        self.emit({"k": "mark", "t": t, "name": name, **more})
+
+    def next_save(self) -> int:
+        """A number for a checkpoint, by which a later `commit` refers to it."""
+        self._saves += 1
+        return self._saves
+
+    def imported(self, name: str, begin: int, end: int) -> None:
+        """Take an outermost import from the boot module."""
+        self.span("imports", begin, end, part=import_part(name))
+
+    def _code(self, name: str, *, user: bool) -> int:
+        code = None if user else _CODES.get(name)
+        if code is None:
+            code = self._fresh_names.get(name)
+            if code is None:
+                code = self._fresh_names[name] = e.FIRST_USER_CODE + len(self._fresh_names)
+                if self.journal is not None:
+                    self.emit({"k": "name", "t": now(), "code": code, "name": name})
+        return code
+
+    # ---- steps
+
+    def backward_done(self) -> None:
+        """A backward pass ended. While no optimizer was ever seen, it counts as a step."""
+        self.backwards += 1
+        beat = self.beat
+        beat[e.B_BACKWARDS] = self.backwards
+        if self.rule.calls == 0 and self.source in ("", "backward"):
+            if not self.source:
+                self._set_source("backward")
+            self.count(now())
+        else:
+            beat[e.B_ACTIVE_T] = now()
+
+    def optimizer_done(self, key: int) -> None:
+        """An optimizer's step ended."""
+        rule = self.rule
+        if rule.optimizer_called(key):
+            if self.source != "optimizer":
+                if self.source == "program":
+                    return
+                self._set_source("optimizer")
+            self.count(now())
+        else:
+            self.beat[e.B_OPTIMIZER_CALLS] = rule.calls
+
+    def program_step(self, step: int | None) -> None:
+        """The program itself says that a step is finished; from then on only that counts."""
+        if self.source != "program":
+            self._set_source("program")
+        if step is not None and step - self.steps != self._said_delta:
+            self.said(step)
+        self.count(now())
+
+    def framework_step(self, step: int) -> None:
+        """A framework's own count of finished steps, after the one that just ended."""
+        if self.steps and step - self.steps != self._said_delta:
+            self.said(step)
+
+    def said(self, step: int) -> None:
+        """The program's own number of the step that is about to be counted or was counted last, as `steps` before it."""
+        self._said_delta = step - self.steps
+        self.beat[e.B_SAID] = max(0, step) + 1
+        self.emit({"k": "said", "t": now(), "local": self.steps, "step": step})
+
+    def _set_source(self, source: str) -> None:
+        if self.source:
+            self.emit({"k": "recount", "t": now()})
+            self.beat[e.B_STEP] = self.beat[e.B_STEP_T] = self.beat[e.B_FIRST_STEP_T] = 0
+            self._restart_count()
+        self.source = source
+        self.mark("step_source", now(), source=source)
+
+    def count(self, t: int) -> None:
+        """A step ended at `t`."""
+        steps = self.steps = self.steps + 1
+        beat = self.beat
+        beat[e.B_STEP_T] = t
+        beat[e.B_STEP] = steps
+        if t - self._last > self._limit:
+            self._slow_step(t)
+        self._last = t
+        self._lost_then = self.lost_ns
+        if steps == self._pow2 or t > self._due:
+            self.progress(t)
+
+    def _slow_step(self, t: int) -> None:
+        """The step took far longer than usual: unless found stages explain it, it stalled."""
+        net = t - self._last - (self.lost_ns - self._lost_then)
+        if net > self._limit:
+            typical = self._limit // STALL_FACTOR if self._limit > STALL_FLOOR_NS else self.beat[e.B_TYPICAL]
+            self.emit({"k": "slow", "t": self._last, "end": t, "typical": typical})
+            self.lost_ns += net - typical
+
+    def progress(self, t: int) -> None:
+        """Write where we are, learn what a step takes, and decide when to write next."""
+        steps = self.steps
+        beat = self.beat
+        rule = self.rule
+        if not self.promoted:
+            self.promote()
+            beat = self.beat
+        if steps == 1:
+            beat[e.B_FIRST_STEP_T] = t
+            self.mark("first_step", t)
+            if self.on_first_step is not None:
+                self.on_first_step()
+        begin, steps_then, lost_then = self._window
+        if begin and steps > steps_then:
+            typical = max(0, t - begin - (self.lost_ns - lost_then)) // (steps - steps_then)
+            beat[e.B_TYPICAL] = typical
+            self._limit = beat[e.B_LIMIT] = max(STALL_FACTOR * typical, STALL_FLOOR_NS)
+        self._window = (t, steps, self.lost_ns)
+        while self._pow2 <= steps:
+            self._pow2 *= 2
+        self._due = t + max(MIN_INTERVAL_NS, (t - self._age0) >> 9)
+        beat[e.B_BATCHES], beat[e.B_WAIT], beat[e.B_OPTIMIZER_CALLS] = rule.batches, self.wait_ns, rule.calls
+        record: Record = {"k": "prog", "t": t, "step": steps, "wait": self.wait_ns, "batches": rule.batches, "calls": rule.calls}
+        record.update({"backwards": self.backwards, "skipped": self.skipped, "limit": 0 if self._limit == _NEVER else self._limit})
+        self.emit(record)
+
+    def waited(self, begin: int, end: int) -> None:
+        """The main thread waited for data: a span of its own if long, else added to the short waits."""
+        took = end - begin
+        if took > max(MIN_INTERVAL_NS // 4, (end - self._age0) >> 11):
+            self.span("data_wait", begin, end)
+        else:
+            self.lost_ns += took
+            self.wait_ns += took
+            self.beat[e.B_WAIT] = self.wait_ns
+
+    def mode_set(self, module: int, *, training: bool) -> None:
+        """The program put a module (its identity) in training or evaluation mode."""
+        if not training:
+            if self.first_forward_seen and not self.eval_module:
+                self.eval_module = module
+                self.beat[e.B_EVAL_T] = now()
+        elif module == self.eval_module:
+            begin = self.beat[e.B_EVAL_T]
+            self.eval_discarded()
+            self.span("evaluation", begin, now())
+
+    def eval_discarded(self) -> None:
+        """No evaluation is under way, or what looked like one is none."""
+        self.eval_module = 0
+        self.beat[e.B_EVAL_T] = 0
+
+    def loop_without_training(self, begin: int, end: int) -> None:
+        """A pass over a loader that saw no backward."""
+        if not self.first_forward_seen:
+            self.span("preproc_creation", begin, end)
+        elif not self.eval_module:
+            self.span("evaluation", begin, end)
+
+    def finish(self) -> None:
+        """The interpreter begins to end in good order."""
+        if not self.promoted:
+            return
+        t = now()
+        if self.steps:
+            last = self.beat[e.B_STEP_T]
+            self.progress(last)
+        for call in self.at_finish:
+            call()
+        eval_begin = self.beat[e.B_EVAL_T]
+        if eval_begin > self.beat[e.B_STEP_T]:
+            self.eval_discarded()
+            self.span("evaluation", eval_begin, t)
+        wall, t = clock.wall_pair()
+        self.emit({"k": "clock", "t": t, "wall": wall})
+        self.emit({"k": "exit", "t": t, "step": self.steps})
+
+
+def rank_of_environment() -> tuple[int | None, int | None]:
+    """(rank, world size) as the launcher's environment names them; None where it does not."""
+    for rank, world in _RANK_VARIABLES:
+        text = os.environ.get(rank, "")
+        if text.isdigit():
+            size = os.environ.get(world, "")
+            return int(text), int(size) if size.isdigit() else None
+    return None, None
+
+
+def import_part(module: str) -> str:
+    """Label of an import: the distribution's top package, torch's big lazy parts apart."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "torch" else parts[0]
+
+
+def _is_loader_worker() -> bool:
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and getattr(worker, "_worker_info", None) is not None
+
+
+def _path(text: str) -> Any:
+    from pathlib import Path
+
+    return Path(text)
+
+
+recorder = Recorder(os.environ.get(ENV_JOB_DIR))
+"""The process's recorder."""

@@ -1,0 +1,110 @@
+"""Processes below the supervisor, through Linux's /proc and pidfds. Needs no cooperation of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+from ettrain import clock
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants whose parent died, so that none escapes; False where the kernel refuses."""
+    try:
+        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None if it is gone or the kernel has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below `pid`, children before grandchildren; zombies left out."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            stat = _stat(int(entry.name))
+            if stat is not None and stat[1] != "Z":
+                children.setdefault(stat[0], []).append(int(entry.name))
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found.extend(below)
+        queue.extend(below)
+    return found
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    """(parent, state) of a process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+        return int(fields[1]), fields[0].decode()
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def end_all(pid: int, grace_s: float) -> None:
+    """End everything below `pid`: SIGTERM, then after `grace_s` SIGKILL; reaps what is ours."""
+    deadline = clock.monotonic_ns() + int(grace_s * 1e9)
+    term_sent: set[int] = set()
+    while living := descendants(pid):
+        late = clock.monotonic_ns() >= deadline
+        for child in living:
+            if late or child not in term_sent:
+                term_sent.add(child)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(child, signal.SIGKILL if late else signal.SIGTERM)
+        reap()
+        clock.sleep_s(0.02)
+    reap()
+
+
+def reap() -> dict[int, int]:
+    """Exit codes (negative: signals) of adopted children that have ended: pid -> code."""
+    codes: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return codes
+        if pid == 0:
+            return codes
+        codes[pid] = os.waitstatus_to_exitcode(status)
+
+
+def oom_kills() -> int:
+    """Processes of this cgroup that the kernel has killed for memory so far; 0 where it does not tell."""
+    for path in _memory_event_files():
+        try:
+            for line in path.read_text(encoding="ascii").splitlines():
+                key, _, value = line.partition(" ")
+                if key == "oom_kill" and value.strip().isdigit():
+                    return int(value)
+        except OSError:
+            continue
+    return 0
+
+
+def _memory_event_files() -> list[Path]:
+    files: list[Path] = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                files.append(Path(f"/sys/fs/cgroup{path}") / "memory.events")
+            elif "memory" in controllers.split(","):
+                files.append(Path(f"/sys/fs/cgroup/memory{path}") / "memory.oom_control")
+    return [*files, Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control")]
