@@ -269,7 +269,7 @@ def _devices(ranks: list[Tiles]) -> int:
 def _ledger(job: JobHistory, frames: list[Frame], book: _Book, lineage: Lineage, tiles: list[list[Tiles]]) -> Ledger:
     start, end = (frames[0].start, frames[-1].end) if frames else (job.now, job.now)
     incidents = _incidents(job, frames, book, lineage)
-    recoveries = [(i.at, i.at + i.time_to_recover_ns) for i in incidents]
+    recoveries = [(i.at, _recovered_at(frames[i.attempt + 1] if i.attempt + 1 < len(frames) else None, frames[i.attempt])) for i in incidents]
     start_end = _start_end(frames, end)
     time_to_start = _idle_within(book.slices, start, start_end)
     residual = _residual(book.slices, start_end, recoveries)

@@ -15,6 +15,7 @@ from ettrain.jobpaths import JobPaths, attempt_name
 from ettrain.journal import JournalWriter
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
+from ettrain.record.recorder import recorder
 from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
 
 
@@ -26,6 +27,7 @@ def on_elastic(module: ModuleType) -> None:
 
     @functools.wraps(run)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.off = True  # who waits for workers is no rank
         result = run(self, *args, **kwargs)
         if result is not None:
             try:
