@@ -60,15 +60,16 @@ class RankBuilder:
         self._names: dict[int, str] = {}
         self._saves: list[dict[str, Any]] = []
         self._commits: dict[int, tuple[int, bool, Any]] = {}
-        start = int(head.get("start") or head["t"])
+        t = _instant(head, "t")
+        start = min(_natural(head.get("start")) or t, t)
         self._history = RankHistory(
-            rank=head["rank"] if isinstance(head.get("rank"), int) else -1,
-            world=int(head.get("world") or 0),
-            devices=int(head.get("devices") or 1),
-            pid=int(head.get("pid") or 0),
+            rank=_natural(head.get("rank")) if isinstance(head.get("rank"), int) else -1,
+            world=_natural(head.get("world")),
+            devices=_natural(head.get("devices")) or 1,
+            pid=_natural(head.get("pid")),
             host=str(head.get("host") or ""),
             start=start + offset,
-            entered=max(start, int(head.get("entered") or start)) + offset,
+            entered=max(start, _natural(head.get("entered")) or start) + offset,
             end=0,
         )
         self._take: dict[str, Callable[[Record], None]] = {
@@ -85,7 +86,7 @@ class RankBuilder:
             "exit": self._exit,
             "fault": self._fault,
         }
-        self._last_t = int(head["t"]) + offset
+        self._last_t = t + offset
 
     def feed(self, records: Iterable[Record]) -> None:
         """Take further records, in the journal's order. Unknown kinds are counted, incomplete records too."""
@@ -132,9 +133,17 @@ class RankBuilder:
         """Whether the interpreter began to end in good order."""
         return self._history.exit_t is not None
 
+    def ended_well(self) -> bool:
+        """Whether it did so without an exception that left the program."""
+        return self.exited() and self._history.error is None
+
     def shared_instants(self) -> list[tuple[int, int]]:
         """(step, instant) that every rank records alike: the ends of steps 1, 2, 4, 8, ..., after which synchronised ranks agree."""
-        return [(p.step, p.t) for p in self._history.progress if p.step > 0 and p.step & (p.step - 1) == 0]
+        first: dict[int, int] = {}
+        for progress in self._history.progress:
+            if progress.step > 0 and progress.step & (progress.step - 1) == 0:
+                first.setdefault(progress.step, progress.t)
+        return list(first.items())
 
     def end_seen(self) -> int:
         """Last instant known of the process: its end, where nobody saw it."""
@@ -143,7 +152,7 @@ class RankBuilder:
     # ---- records
 
     def _span(self, record: Record) -> None:
-        start, end = record["t"] + self.offset, record["end"] + self.offset
+        start, end = self._time(record), self._time(record, "end")
         if end < start:
             raise ValueError(end)
         stage = str(record["name"])
@@ -158,25 +167,23 @@ class RankBuilder:
         if main and end > self._last_t:
             self._last_t = end
         if stage == "checkpoint_save" and "save" in record:
-            self._saves.append({**record, "t": start, "end": end})
+            self._saves.append({**record, "t": start, "end": end, "step": _natural(record.get("step"))})
         elif stage == "checkpoint_load" and main:
             identity = identity_keys(record.get("id"))
-            path = str((record.get("id") or {}).get("path", ""))
-            history.loads.append(Load(t=end, local_step=int(record.get("step", 0)), identity=identity, path=path))
+            path = next((str(key[1]) for key in identity if key[0] == "path"), "")
+            history.loads.append(Load(t=end, local_step=_natural(record.get("step")), identity=identity, path=path))
 
     def _prog(self, record: Record) -> None:
-        t = record["t"] + self.offset
+        t = self._time(record)
         history = self._history
         previous = history.progress[-1] if history.progress else None
-        step = int(record["step"])
+        step = _natural(record["step"])
         if previous is None or (t >= previous.t and step >= previous.step):
-            history.progress.append(Progress(t, step, int(record.get("wait", 0))))
-            history.steps = step
+            history.progress.append(Progress(t, step, _natural(record.get("wait"))))
+            history.steps = max(history.steps, step)
             if step:
-                history.last_step_t = t
-        typical = record.get("limit")
-        if typical:
-            history.limit_ns = int(typical)
+                history.last_step_t = max(t, history.last_step_t or t)
+        history.limit_ns = _natural(record.get("limit")) or history.limit_ns
         self._last_t = max(self._last_t, t)
 
     def _recount(self, record: Record) -> None:
@@ -184,15 +191,20 @@ class RankBuilder:
         history = self._history
         history.progress.clear()
         history.slows.clear()
+        history.said.clear()
         history.marks.pop("first_step", None)
-        history.steps, history.first_step_t, history.last_step_t = 0, None, None
+        history.steps, history.first_step_t, history.last_step_t, history.limit_ns = 0, None, None, NO_LIMIT
+        self._saves = [{**save, "step": 0} for save in self._saves]
+        history.loads = [replace(load, local_step=0) for load in history.loads]
 
     def _slow(self, record: Record) -> None:
-        slow = Slow(record["t"] + self.offset, record["end"] + self.offset, int(record["typical"]))
-        self._history.slows.append(slow)
+        start, end = self._time(record), self._time(record, "end")
+        if end < start:
+            raise ValueError(end)
+        self._history.slows.append(Slow(start, end, _natural(record["typical"])))
 
     def _mark(self, record: Record) -> None:
-        t = record["t"] + self.offset
+        t = self._time(record)
         name = str(record["name"])
         if name == "step_source":
             self._history.step_source = str(record.get("source", ""))
@@ -206,37 +218,40 @@ class RankBuilder:
 
     def _rank(self, record: Record) -> None:
         if isinstance(record.get("rank"), int):
-            self._history.rank = record["rank"]
+            self._history.rank = _natural(record["rank"])
         if isinstance(record.get("world"), int):
-            self._history.world = record["world"]
+            self._history.world = _natural(record["world"])
 
     def _name(self, record: Record) -> None:
         self._names[int(record["code"])] = str(record["name"])
 
     def _said(self, record: Record) -> None:
-        self._history.said.append(Said(record["t"] + self.offset, int(record["local"]), int(record["step"])))
+        self._history.said.append(Said(self._time(record), _natural(record["local"]), _natural(record["step"])))
 
     def _commit(self, record: Record) -> None:
-        self._commits[int(record["save"])] = (record["t"] + self.offset, bool(record.get("ok")), record.get("id"))
+        self._commits[_natural(record["save"])] = (self._time(record), bool(record.get("ok")), record.get("id"))
 
     def _exc(self, record: Record) -> None:
         if record.get("how") != "thread" and self._history.error is None:
             self._history.error = RaisedError(
-                record["t"] + self.offset,
+                self._time(record),
                 str(record.get("type", "")),
                 str(record.get("message", "")),
                 str(record.get("trace", "")),
             )
-            self._last_t = max(self._last_t, record["t"] + self.offset)
+            self._last_t = max(self._last_t, self._time(record))
 
     def _exit(self, record: Record) -> None:
-        self._history.exit_t = record["t"] + self.offset
-        self._last_t = max(self._last_t, record["t"] + self.offset)
+        self._history.exit_t = self._time(record)
+        self._last_t = max(self._last_t, self._history.exit_t)
 
     def _fault(self, record: Record) -> None:
         history = self._history
-        history.faults = max(history.faults, int(record.get("count", 1)))
+        history.faults = max(history.faults, _natural(record.get("count", 1)))
         history.fault_texts.append(f"{record.get('where', '?')}: {record.get('error', '?')}")
+
+    def _time(self, record: Record, key: str = "t") -> int:
+        return _instant(record, key) + self.offset
 
     # ---- what only the beat page knows
 
@@ -268,16 +283,33 @@ class RankBuilder:
         if save.get("err"):
             durable = None
         elif save.get("pending"):
-            t, ok, committed = self._commits.get(int(save["save"]), (0, False, None))
+            t, ok, committed = self._commits.get(_natural(save["save"]), (0, False, None))
             durable = t if ok else None
             identity = committed or identity
         return Save(
             snapshot=save["t"],
             durable=durable,
-            local_step=int(save.get("step", 0)),
+            local_step=save["step"],
             identity=identity_keys(identity),
             blocking_ns=0 if save.get("lane") else save["end"] - save["t"],
         )
+
+
+def _natural(value: Any) -> int:
+    """A count as read from a file; 0 where it is none."""
+    return value if isinstance(value, int) and 0 < value < NO_LIMIT else 0
+
+
+def _instant(record: Record, key: str) -> int:
+    """An instant as read from a file, monotonic ns.
+
+    Raises:
+        ValueError: it is none.
+    """
+    t = record[key]
+    if not isinstance(t, int) or not 0 <= t < NO_LIMIT:
+        raise ValueError(t)
+    return t
 
 
 def _apply_beat(history: RankHistory, beat: Beat, offset: int) -> int:
@@ -294,7 +326,7 @@ def _apply_beat(history: RankHistory, beat: Beat, offset: int) -> int:
         tail = history.progress[-1] if history.progress else Progress(0, 0, 0)
         if t >= tail.t and (beat.step, beat.wait_ns) != tail[1:]:
             history.progress.append(Progress(t, beat.step, max(beat.wait_ns, tail.wait_ns)))
-    if beat.said and (not history.said or history.said[-1].step < beat.said - 1):
-        history.said.append(Said(history.last_step_t or history.entered, history.steps, beat.said - 1))
+    if beat.said and not history.said and history.steps <= 1:
+        history.said.append(Said(history.entered, 0, max(0, beat.said - 1 - history.steps)))
     latest = max(beat.active_t, beat.step_t)
     return latest + offset if latest else 0

@@ -35,9 +35,11 @@ _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
 )
 _COMPILED: Final = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)
 _USER_TYPES: Final = frozenset(
-    "TypeError ValueError KeyError IndexError AttributeError NameError UnboundLocalError AssertionError ZeroDivisionError "
-    "SyntaxError IndentationError NotImplementedError RecursionError StopIteration UnicodeDecodeError ArithmeticError "
-    "FloatingPointError ImportError ModuleNotFoundError LookupError".split()
+    (
+        *("TypeError", "ValueError", "KeyError", "IndexError", "AttributeError", "NameError", "UnboundLocalError", "AssertionError"),
+        *("ZeroDivisionError", "SyntaxError", "IndentationError", "NotImplementedError", "RecursionError", "StopIteration"),
+        *("UnicodeDecodeError", "ArithmeticError", "FloatingPointError", "ImportError", "ModuleNotFoundError", "LookupError"),
+    )
 )
 _USER_TEXT: Final = re.compile(r"shapes? cannot be multiplied|size mismatch|must match the size|expected .* but got|out of bounds", re.IGNORECASE)
 _BY_SIGNAL: Final = {
@@ -70,19 +72,23 @@ def diagnose(attempt: AttemptHistory, frame: Frame) -> Diagnosis:
 
 
 def _classify(attempt: AttemptHistory, frame: Frame, culprit: RankHistory | None) -> tuple[str, str]:
+    if attempt.told_class in CLASSES:
+        return attempt.told_class, attempt.text or "as the source says"
     if attempt.text:
         return "command_not_found", attempt.text
     if attempt.sent:
         return _of_sent(attempt.sent)
-    if attempt.ended_by == "hang" or frame.hung:
-        quiet_s = (frame.end - frame.stopped) / 1e9
-        return "hang", f"no step for {quiet_s:.1f} s, then ended from outside"
+    quiet = f"no step for {(frame.end - frame.stopped) / 1e9:.1f} s, then ended from outside"
+    if attempt.ended_by == "hang":
+        return "hang", quiet
     if attempt.lost:
         return "supervisor_lost", "the supervisor vanished with the attempt: host or container lost, or killed from outside"
     if attempt.oom_kills:
         return "host_oom", f"the kernel killed {attempt.oom_kills} process(es) for memory"
     if culprit is not None and culprit.error is not None:
         return classify_error(culprit.error.type, culprit.error.message), f"{culprit.error.type}: {culprit.error.message}"
+    if frame.hung:
+        return "hang", quiet
     code = attempt.code if culprit is None or culprit.code is None else culprit.code
     return _of_code(code, culprit)
 

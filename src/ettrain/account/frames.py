@@ -18,6 +18,8 @@ class Frame:
     stopped: int
     """Productive work stopped here and what follows is `detect`; `end` where nothing broke."""
     end: int
+    done: bool
+    """It ended in good order: the program came to its end."""
     interrupted: bool
     """It ended before the job was done."""
     running: bool
@@ -43,12 +45,10 @@ def progress_of(rank: RankHistory, until: int) -> int:
     """Last instant up to `until` at which the rank finished a step or a stage, or was inside one."""
     if rank.open_stage is not None and rank.end >= until:
         return until
-    latest = rank.last_step_t or 0
-    for span in reversed(rank.spans):
-        if span.end <= until:
-            return max(latest, span.end)
+    latest = min(rank.last_step_t or 0, until)
+    for span in rank.spans:
         if span.start < until:
-            return until
+            latest = max(latest, min(span.end, until))
     return latest
 
 
@@ -57,9 +57,10 @@ def _frame(job: JobHistory, attempt: AttemptHistory, number: int, *, last: bool)
     end = max(job.now if running else _end_of(attempt), attempt.start)
     up = min([min(max(rank.start, attempt.start), end) for rank in attempt.ranks], default=end)
     done = attempt.code == 0 and not attempt.ended_by and not attempt.sent
+    done = done and not running
     interrupted = not running and not (done and last)
     stopped, culprit, hung = end, None, False
-    if not done or running:
+    if not done:
         stopped, culprit, hung = _stop(attempt, end, running=running)
     firsts = [rank.first_step_t for rank in attempt.ranks if rank.first_step_t is not None]
     lasts = [rank.last_step_t for rank in attempt.ranks if rank.last_step_t is not None]
@@ -69,6 +70,7 @@ def _frame(job: JobHistory, attempt: AttemptHistory, number: int, *, last: bool)
         up=up,
         stopped=min(max(stopped, up), end),
         end=end,
+        done=done,
         interrupted=interrupted,
         running=running,
         hung=hung,
@@ -86,11 +88,8 @@ def _end_of(attempt: AttemptHistory) -> int:
 
 def _stop(attempt: AttemptHistory, end: int, *, running: bool) -> tuple[int, RankHistory | None, bool]:
     """(instant, rank that stopped first, whether by silence) for an attempt that did not simply finish."""
-    stopped, culprit = end, None
-    for rank in attempt.ranks:
-        instant = _rank_stop(rank, attempt, running=running)
-        if instant is not None and instant < stopped:
-            stopped, culprit = instant, rank
+    stops = [(t, rank.rank, rank) for rank in attempt.ranks if (t := _rank_stop(rank, attempt, running=running)) is not None and t <= end]
+    stopped, _, culprit = min(stops, key=lambda stop: stop[:2], default=(end, -1, None))
     silent = _silent_since(attempt, stopped)
     if silent is not None:
         return silent, culprit or _quietest(attempt), True

@@ -138,8 +138,8 @@ class RankHistory:
         """Whether the process ended otherwise than in good order."""
         if self.alive:
             return False
-        if self.code is not None and self.code != 0:
-            return True
+        if self.code is not None:
+            return self.code != 0
         return self.error is not None or self.exit_t is None
 
 
@@ -164,6 +164,8 @@ class AttemptHistory:
     """The supervisor vanished before the attempt ended: `end` is the last sign of life."""
     text: str = ""
     """What is known in words, e.g. why the command could not be started."""
+    told_class: str = ""
+    """Class of its end in the source's own word (of `lifecycle.CLASSES`), where it has one: imported jobs."""
 
     @property
     def world(self) -> int:

@@ -7,10 +7,10 @@ the program names; failing that, from nothing. All training between the snapshot
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ettrain.account.frames import Frame
-from ettrain.account.history import AttemptHistory, IdentityKey, JobHistory, Load, RankHistory, Save
+from ettrain.account.history import AttemptHistory, IdentityKey, JobHistory, Load, RankHistory, Said, Save
 
 LostWindow = tuple[int, int]
 
@@ -29,24 +29,45 @@ class Resume:
     """'start', 'fresh', 'checkpoint', 'said', or 'no step' where the attempt never trained."""
 
 
-@dataclass(slots=True, kw_only=True)
 class Lineage:
-    """The job's steps across its attempts."""
+    """The job's steps across its attempts, and which of its training is in its state now.
 
-    resumes: list[Resume]
-    lost: list[LostWindow] = field(default_factory=list)
-    """Disjoint, in order: training inside them is unsaved."""
-    losses: dict[int | None, list[LostWindow]] = field(default_factory=dict)
-    """The same stretches by the attempt whose interruption lost them first; None = a roll-back inside a running process."""
-    last_durable: int | None = None
-    """Snapshot instant of the newest checkpoint that still counts."""
-    saves: int = 0
+    Attributes:
+        resumes: from where each attempt went on.
+        maps: per attempt, which global step its counted steps are.
+        lost: disjoint, in order: training inside them is unsaved.
+        last_durable: snapshot instant of the newest checkpoint that counts; where there is none, the begin of what it would protect.
+        saves: checkpoints seen being saved; the parts that several ranks write of one count once.
+    """
 
-    def lose(self, start: int, end: int, attempt: int | None) -> None:
-        """Training in [start, end) is vain; what was not lost before is charged to `attempt`."""
-        fresh = _without(start, end, self.lost)
-        self.losses.setdefault(attempt, []).extend(fresh)
-        self.lost = sorted([*self.lost, *fresh])
+    def __init__(self, origin: int) -> None:
+        self.resumes: list[Resume] = []
+        self.maps: list[StepMap] = []
+        self.lost: list[LostWindow] = []
+        self.last_durable = origin
+        self.saves = 0
+        self._origin = origin
+        self._states: list[tuple[int, list[LostWindow]]] = [(origin, [])]
+        self._charged: list[tuple[LostWindow, int | None]] = []
+        self._ever: list[LostWindow] = []
+
+    def go_back(self, snapshot: int | None, now: int, attempt: int | None) -> None:
+        """At `now` the job's state became that of `snapshot` again (None: as at the very start).
+
+        What was lost at the snapshot's instant still is, and all since; what was lost only in between, by a detour from an older
+        checkpoint, is there again. What was never lost before is charged to the interruption of `attempt` (None: to none).
+        """
+        since = self._origin if snapshot is None else snapshot
+        self._charged.extend((window, attempt) for window in _without(since, now, self._ever))
+        self._ever = _merged([*self._ever, (since, now)])
+        before = next(lost for t, lost in reversed(self._states) if t <= since or t == self._origin)
+        self.lost = _merged([*before, (since, now)])
+        self._states.append((now, self.lost))
+
+    def lost_by(self, attempt: int | None) -> list[LostWindow]:
+        """What the interruption of that attempt lost first; None: what roll-backs inside running processes did."""
+        mine = [window for window, by in self._charged if by == attempt]
+        return [piece for window in mine for piece in _inside(window, self.lost)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +83,11 @@ class _Index:
         self._by_key: dict[IdentityKey, list[_Known]] = {}
         self.by_step: dict[int, list[_Known]] = {}
 
-    def add(self, saves: list[_Known]) -> None:
-        """Take further checkpoints, later ones last."""
-        for known in saves:
-            self.by_step.setdefault(known.step, []).append(known)
-            for key in known.save.identity:
-                self._by_key.setdefault(key, []).append(known)
+    def add(self, known: _Known) -> None:
+        """Take a further checkpoint, taken after all before."""
+        self.by_step.setdefault(known.step, []).append(known)
+        for key in known.save.identity:
+            self._by_key.setdefault(key, []).append(known)
 
     def match(self, load: Load) -> _Known | None:
         """The latest checkpoint that is the file loaded: by the strongest identity that any of them shares with it."""
@@ -78,44 +98,152 @@ class _Index:
         return None
 
 
+class StepMap:
+    """Global step numbers of one attempt: where its count of steps begins, and where it jumped.
+
+    It jumps forward where the program says so, and back only with a checkpoint loaded while training: a program that numbers
+    its steps anew in each epoch has not been rolled back.
+    """
+
+    def __init__(self, base: int) -> None:
+        self._points: list[tuple[int, int]] = [(0, base)]
+
+    def jump(self, local: int, step: int) -> None:
+        """After `local` counted steps the global step is `step`."""
+        self._points.append((local, step))
+
+    def at(self, local: int) -> int:
+        """Global step after that many counted steps."""
+        start, step = next(point for point in reversed(self._points) if point[0] <= local)
+        return step + local - start
+
+    def local_of(self, step: int, steps: int) -> int | None:
+        """The latest count, of up to `steps`, at which the global step was `step`; None if it never was."""
+        until = steps
+        for start, first in reversed(self._points):
+            if start <= until and first <= step <= first + until - start:
+                return start + step - first
+            until = min(until, start)
+        return None
+
+
 def lineage_of(job: JobHistory, frames: list[Frame]) -> Lineage:
     """Follow the job through its attempts."""
-    known = _Index()
-    line = Lineage(resumes=[])
-    last_trained = 0
-    origin = frames[0].start if frames else 0
-    position: int | None = origin
+    walk = _Walk(job, frames)
     for attempt, frame in zip(job.attempts, frames, strict=True):
-        resume = _resume_of(attempt, frame, frames, job, line.resumes, known)
-        line.resumes.append(resume)
-        if resume.source in ("fresh", "checkpoint", "said"):
-            since = origin if resume.snapshot is None else resume.snapshot
-            line.lose(since, frame.start, last_trained)
-            position = since if resume.snapshot is not None else frame.start
-        found = _saves_of(attempt, resume.step)
-        known.add(found)
-        _roll_back_inside(attempt, known, resume, line)
-        durable = [k.save.snapshot for k in found if k.save.durable is not None and k.save.durable <= frame.end]
-        if durable:
-            position = max(durable) if position is None else max(position, *durable)
-        line.saves += len(found)
-        if resume.source != "no step":
-            last_trained = frame.number
-    line.last_durable = position
-    if frames and frames[-1].interrupted and position is not None:
-        line.lose(position, frames[-1].end, last_trained)
+        walk.follow(attempt, frame)
+    line = walk.line
+    if frames and frames[-1].interrupted:
+        line.go_back(line.last_durable, frames[-1].end, walk.last_trained)
+    elif frames and frames[-1].running and line.resumes[-1].source == "no step":
+        line.go_back(line.last_durable, frames[-1].start, walk.last_trained)
     return line
 
 
-def step_time(ranks: list[RankHistory], local_step: int) -> tuple[int, int] | None:
-    """(instant, possible error in ns) at which all ranks had finished that many steps; None if they never had."""
+class _Walk:
+    """One walk through a job's attempts, in order."""
+
+    def __init__(self, job: JobHistory, frames: list[Frame]) -> None:
+        self.line = Lineage(frames[0].start if frames else 0)
+        self.last_trained = 0
+        self._job = job
+        self._frames = frames
+        self._known = _Index()
+
+    def follow(self, attempt: AttemptHistory, frame: Frame) -> None:
+        """Take the next attempt in."""
+        line = self.line
+        resume = self._resume_of(attempt, frame)
+        line.resumes.append(resume)
+        if resume.source in ("fresh", "checkpoint", "said"):
+            line.go_back(resume.snapshot, frame.start, self.last_trained)
+            line.last_durable = frame.start if resume.snapshot is None else resume.snapshot
+        found = self._follow_inside(attempt, resume.step)
+        line.last_durable = max(line.last_durable, _newest_durable(found, frame.end))
+        line.saves += len({known.step for known in found})
+        if resume.source != "no step":
+            self.last_trained = frame.number
+
+    def _resume_of(self, attempt: AttemptHistory, frame: Frame) -> Resume:
+        resumes = self.line.resumes
+        stepped = [rank for rank in attempt.ranks if rank.steps]
+        if not stepped:
+            return Resume(step=resumes[-1].step if resumes else 0, snapshot=None, error_ns=0, source="no step")
+        said = _said_base(stepped)
+        loads = [load for rank in attempt.ranks for load in rank.loads if load.local_step == 0]
+        matches = [match for load in loads if (match := self._known.match(load)) is not None]
+        if matches:
+            best = max(matches, key=lambda match: (match.step, -match.save.snapshot))
+            step = best.step if said is None else said
+            return Resume(step=step, snapshot=best.save.snapshot, error_ns=0, source="checkpoint")
+        if frame.number == 0 or (not said and all(earlier.source == "no step" for earlier in resumes)):
+            return Resume(step=said or 0, snapshot=None, error_ns=0, source="start")
+        at = self._time_of_step(said) if said else None
+        if said and at is not None:
+            return Resume(step=said, snapshot=at[0], error_ns=at[1], source="said")
+        return Resume(step=said or 0, snapshot=None, error_ns=0, source="fresh")
+
+    def _time_of_step(self, step: int) -> tuple[int, int] | None:
+        """(instant, possible error) up to which earlier work survives a resumption at that step; None if it was never near it."""
+        saved = [known.save.snapshot for known in self._known.by_step.get(step, ()) if known.save.durable is not None]
+        if saved:
+            return max(saved), 0
+        trained = [number for number, resume in enumerate(self.line.resumes) if resume.source != "no step"]
+        for number in reversed(trained):
+            ranks = self._job.attempts[number].ranks
+            local = self.line.maps[number].local_of(step, max(rank.steps for rank in ranks))
+            if local == 0:
+                return self._frames[number].start, 0
+            if local is not None:
+                return step_time(ranks, local, as_far=True)
+        if not trained or step < self.line.resumes[trained[0]].step:
+            return None
+        # The program counts further than anything recorded: the last steps were not, or it counts otherwise. Nothing is lost then.
+        last = self._frames[trained[-1]]
+        at = last.stopped if last.last_step_t is None else min(last.last_step_t, last.stopped)
+        return at, last.stopped - at
+
+    def _follow_inside(self, attempt: AttemptHistory, base: int) -> list[_Known]:
+        """Take an attempt's saves in, and its roll-backs.
+
+        A checkpoint loaded while training, with steps after it, takes back what was trained since its snapshot.
+        """
+        steps = StepMap(base)
+        self.line.maps.append(steps)
+        happened: list[tuple[int, int, Save | Load | Said]] = []
+        for rank in attempt.ranks:
+            happened.extend((save.snapshot, 0, save) for save in rank.saves)
+            happened.extend((load.t, 1, load) for load in rank.loads if 0 < load.local_step < rank.steps)
+            happened.extend((said.t, 2, said) for said in rank.said)
+        happened.sort(key=lambda event: event[:2])
+        found: list[_Known] = []
+        for t, _, event in happened:
+            if isinstance(event, Save):
+                found.append(_Known(event, steps.at(event.local_step)))
+                self._known.add(found[-1])
+            elif isinstance(event, Load):
+                match = self._known.match(event)
+                if match is not None and match.step < steps.at(event.local_step):
+                    self.line.go_back(match.save.snapshot, t, None)
+                    steps.jump(event.local_step, match.step)
+            elif event.step > steps.at(event.local_step):
+                steps.jump(event.local_step, event.step)
+        return found
+
+
+def step_time(ranks: list[RankHistory], local_step: int, *, as_far: bool = False) -> tuple[int, int] | None:
+    """(instant, possible error in ns) at which all ranks had finished that many steps.
+
+    Args:
+        as_far: a rank that never got there counts with its last step; without it the answer is then None.
+    """
     latest: tuple[int, int] | None = None
     for rank in ranks:
         if rank.steps == 0:
             continue
-        if rank.steps < local_step:
+        if rank.steps < local_step and not as_far:
             return None
-        found = _rank_step_time(rank, local_step)
+        found = _rank_step_time(rank, min(local_step, rank.steps))
         if latest is None or found[0] > latest[0]:
             latest = found
     return latest
@@ -137,75 +265,19 @@ def _rank_step_time(rank: RankHistory, local_step: int) -> tuple[int, int]:
     return t, max(t - before_t, after.t - t)
 
 
-def _resume_of(
-    attempt: AttemptHistory,
-    frame: Frame,
-    frames: list[Frame],
-    job: JobHistory,
-    resumes: list[Resume],
-    known: _Index,
-) -> Resume:
-    stepped = [rank for rank in attempt.ranks if rank.steps]
-    said = _said_base(stepped)
-    if not stepped:
-        return Resume(step=resumes[-1].step if resumes else 0, snapshot=None, error_ns=0, source="no step")
-    loads = [load for rank in attempt.ranks for load in rank.loads if load.local_step == 0]
-    matches = [match for load in loads if (match := known.match(load)) is not None]
-    if matches:
-        best = max(matches, key=lambda match: (match.step, -match.save.snapshot))
-        step = best.step if said is None else said
-        return Resume(step=step, snapshot=best.save.snapshot, error_ns=0, source="checkpoint")
-    if frame.number == 0:
-        return Resume(step=said or 0, snapshot=None, error_ns=0, source="start")
-    if said:
-        at = _time_of_global_step(said, job, frames, resumes, known)
-        if at is not None:
-            return Resume(step=said, snapshot=at[0], error_ns=at[1], source="said")
-        return Resume(step=said, snapshot=None, error_ns=0, source="fresh")
-    if all(earlier.source == "no step" for earlier in resumes):
-        return Resume(step=0, snapshot=None, error_ns=0, source="start")
-    return Resume(step=0, snapshot=None, error_ns=0, source="fresh")
-
-
 def _said_base(ranks: list[RankHistory]) -> int | None:
     """Global step at which the attempt began, from what the program said; None if it said nothing."""
     bases = [first.step - first.local_step for rank in ranks for first in rank.said[:1]]
-    return max(0, max(bases)) if bases else None
+    return max(0, *bases) if bases else None
 
 
-def _time_of_global_step(
-    step: int, job: JobHistory, frames: list[Frame], resumes: list[Resume], known: _Index
-) -> tuple[int, int] | None:
-    saved = [k for k in known.by_step.get(step, ()) if k.save.durable is not None]
-    if saved:
-        return max(k.save.snapshot for k in saved), 0
-    for number in range(len(resumes) - 1, -1, -1):
-        local = step - resumes[number].step
-        if resumes[number].source == "no step" or local < 0:
-            continue
-        if local == 0:
-            return frames[number].start, 0
-        found = step_time(job.attempts[number].ranks, local)
-        if found is not None:
-            return found
-    return None
-
-
-def _saves_of(attempt: AttemptHistory, base: int) -> list[_Known]:
-    saves = [_Known(save, base + save.local_step) for rank in attempt.ranks for save in rank.saves]
-    saves.sort(key=lambda known: known.save.snapshot)
-    return saves
-
-
-def _roll_back_inside(attempt: AttemptHistory, known: _Index, resume: Resume, line: Lineage) -> None:
-    """A checkpoint loaded while training, with steps after it, takes back what was trained since its snapshot."""
-    for rank in attempt.ranks:
-        for load in rank.loads:
-            if load.local_step == 0 or rank.steps <= load.local_step:
-                continue
-            match = known.match(load)
-            if match is not None and match.step < resume.step + load.local_step:
-                line.lose(match.save.snapshot, load.t, None)
+def _newest_durable(saves: list[_Known], until: int) -> int:
+    """Snapshot of the newest checkpoint that was durable by then, of its parts the earliest; 0 if there is none."""
+    durable = [known for known in saves if known.save.durable is not None and known.save.durable <= until]
+    if not durable:
+        return 0
+    newest = max(durable, key=lambda known: known.save.snapshot)
+    return min(known.save.snapshot for known in durable if known.save.local_step == newest.save.local_step)
 
 
 def _without(start: int, end: int, windows: list[LostWindow]) -> list[LostWindow]:
@@ -220,3 +292,20 @@ def _without(start: int, end: int, windows: list[LostWindow]) -> list[LostWindow
     if start < end:
         pieces.append((start, end))
     return pieces
+
+
+def _inside(window: LostWindow, windows: list[LostWindow]) -> list[LostWindow]:
+    """The parts of `window` that lie inside the windows."""
+    start, end = window
+    return [(max(low, start), min(high, end)) for low, high in windows if low < end and high > start]
+
+
+def _merged(windows: list[LostWindow]) -> list[LostWindow]:
+    """The same instants as disjoint windows, in order."""
+    merged: list[LostWindow] = []
+    for low, high in sorted(windows):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        elif low < high:
+            merged.append((low, high))
+    return merged

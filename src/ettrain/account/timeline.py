@@ -49,6 +49,8 @@ class Tiles:
     starts: array[int]
     codes: array[int]
     end: int
+    helper: bool = False
+    """The rank never trains while others do, and did not break: the wall view does not wait for it."""
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(start, end, code) of each tile."""
@@ -87,14 +89,15 @@ def tile_rank(rank: RankHistory, frame: Frame, leaves: LeafTable) -> Tiles:
     """
     stop = frame.stopped
     edges = _base(rank, frame, leaves)
-    shutdown_t = _shutdown_begin(rank)
+    shutdown_t = _shutdown_begin(rank, frame)
     first_step_t = rank.first_step_t if rank.first_step_t is not None else FOREVER
     sweep = _Sweep(edges, leaves, first_step_t=first_step_t, shutdown_t=shutdown_t)
     low = max(frame.start, min(rank.start, stop))
     tiles = sweep.run(rank.spans, frame.start, low, min(stop, max(low, rank.end)), frame.end)
     training = leaves.code(EFFECTIVE)
-    for slow in rank.slows:
-        tiles = _convert(tiles, training, leaves.code("steady/stall"), [(slow.start, slow.end, slow.typical_ns, FOREVER)])
+    stalls = [(slow.start, slow.end, slow.typical_ns, FOREVER) for slow in sorted(rank.slows)]
+    if stalls:
+        tiles = _convert(tiles, training, leaves.code("steady/stall"), stalls)
     windows = [
         (before.t, after.t, 0, after.wait_ns - before.wait_ns)
         for before, after in zip(rank.progress, rank.progress[1:], strict=False)
@@ -116,19 +119,18 @@ def untold_rank(number: int, frame: Frame, devices: int, leaves: LeafTable) -> T
     return Tiles(rank=number, devices=devices, starts=starts, codes=array("l", [tile[2] for tile in tiles]), end=frame.end)
 
 
-def _shutdown_begin(rank: RankHistory) -> int:
+def _shutdown_begin(rank: RankHistory, frame: Frame) -> int:
     """Where the shutdown begins: after the last step of a process that ended in good order."""
-    if rank.exit_t is None or rank.last_step_t is None or rank.error is not None:
-        return FOREVER
-    return rank.last_step_t
+    well = frame.done or (rank.exit_t is not None and rank.error is None)
+    return rank.last_step_t if well and rank.last_step_t is not None else FOREVER
 
 
 def _base(rank: RankHistory, frame: Frame, leaves: LeafTable) -> list[tuple[int, int]]:
     """Base states as (begin, code), in order; each lasts until the next begins."""
     begin_training = training_begin(rank)
-    shutdown_t = _shutdown_begin(rank)
+    shutdown_t = _shutdown_begin(rank, frame)
     exit_t = rank.exit_t if rank.exit_t is not None and rank.error is None else FOREVER
-    after_end = leaves.code(DETECT) if rank.died else leaves.code("shutdown/teardown", "waiting for other ranks")
+    after_end = leaves.code(DETECT) if rank.died and not frame.done else leaves.code("shutdown/teardown", "waiting for other ranks")
     wanted = [
         (frame.start, leaves.code("start/launch" if frame.number == 0 else RESCHEDULE)),
         (frame.up, leaves.code("start/launch")),
@@ -235,27 +237,23 @@ def _convert(tiles: list[_Tile], source: int, target: int, windows: list[tuple[i
     """Re-label time of `source` as `target`: in each window (begin, end, skip, amount), after the first `skip` ns of it."""
     result: list[_Tile] = []
     index = 0
-    for begin, end, code in tiles:
+    for start, end, code in tiles:
         if code != source:
-            _extend(result, begin, end, code)
+            _extend(result, start, end, code)
             continue
+        begin = start
         while begin < end:
             while index < len(windows) and (windows[index][1] <= begin or windows[index][3] <= 0):
                 index += 1
-            if index == len(windows) or windows[index][0] >= end:
-                _extend(result, begin, end, source)
-                break
-            low, high, skip, amount = windows[index]
-            if low > begin:
-                _extend(result, begin, low, source)
-                begin = low
-                continue
-            kept = min(skip, min(high, end) - begin)
-            _extend(result, begin, begin + kept, source)
-            moved = min(amount, min(high, end) - begin - kept)
-            _extend(result, begin + kept, begin + kept + moved, target)
-            begin += kept + moved
-            windows[index] = (begin, high, skip - kept, amount - moved)
+            low, high, skip, amount = windows[index] if index < len(windows) else (FOREVER, FOREVER, 0, 0)
+            outside = min(end, max(begin, low))
+            kept = outside + min(skip, max(0, min(high, end) - outside))
+            moved = kept + min(amount, max(0, min(high, end) - kept))
+            _extend(result, begin, kept, source)
+            _extend(result, kept, moved, target)
+            if index < len(windows):
+                windows[index] = (low, high, skip - (kept - outside), amount - (moved - kept))
+            begin = moved
     return result
 
 
@@ -269,4 +267,5 @@ def _pack(tiles: list[_Tile], rank: RankHistory, frame: Frame) -> Tiles:
         raise LawError(f"rank {rank.rank} of attempt {frame.number}: tiles end at {position}, the attempt at {frame.end}")
     starts = array("q", [tile[0] for tile in tiles])
     codes = array("l", [tile[2] for tile in tiles])
-    return Tiles(rank=rank.rank, devices=rank.devices, starts=starts, codes=codes, end=frame.end)
+    helper = frame.first_step_t is not None and not rank.steps and not rank.died and training_begin(rank) is None
+    return Tiles(rank=rank.rank, devices=rank.devices, starts=starts, codes=codes, end=frame.end, helper=helper)

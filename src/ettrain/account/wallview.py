@@ -2,58 +2,80 @@
 
 from __future__ import annotations
 
+import heapq
+from operator import itemgetter
+
 from ettrain.account.timeline import LeafTable, Tiles
 from ettrain.errors import LawError
-from ettrain.lifecycle import DETECT, ORDER, RESCHEDULE, order_of
+from ettrain.lifecycle import DETECT, RESCHEDULE, order_of
 
 Slice = tuple[int, int, int]
 """(start, end, code) of the job's state."""
 
 
 def wall_slices(ranks: list[Tiles], leaves: LeafTable, start: int, end: int) -> list[Slice]:
-    """Merge the tiles of one attempt's ranks.
+    """Merge the tiles of one attempt's ranks. The order of the ranks does not matter.
 
     Args:
-        ranks: tiles that all cover [start, end) exactly; at least one.
+        ranks: tiles that all cover [start, end) exactly; at least one. Helpers count only where there are no others.
     Returns:
         Slices that cover [start, end) exactly, neighbours with different codes.
     Raises:
         LawError: a rank's tiles leave a gap.
     """
+    if start == end:
+        return []
+    ranks = [tiles for tiles in ranks if not tiles.helper] or ranks
     if len(ranks) == 1:
         return list(ranks[0])
-    levels = [_level(leaf) for leaf, _ in leaves.pairs]
-    events: list[tuple[int, int, int]] = []
+    changes: list[tuple[int, int, int]] = []
     for tiles in ranks:
         before = -1
         for begin, code in zip(tiles.starts, tiles.codes, strict=True):
-            events.append((begin, before, code))
+            changes.append((begin, before, code))
             before = code
-    events.sort()
-    counts = [0] * (len(ORDER) + 2)
-    codes: list[dict[int, int]] = [{} for _ in counts]
+    changes.sort(key=itemgetter(0))
+    behind = _Behind(leaves)
     slices: list[Slice] = []
     now = start
-    state = -1
-    for begin, before, code in events:
+    for begin, before, code in changes:
         if begin > now:
-            _append(slices, now, begin, state)
+            _append(slices, now, begin, behind.furthest())
             now = begin
-        if before >= 0:
-            counts[levels[before]] -= 1
-            here = codes[levels[before]]
-            here[before] -= 1
-            if not here[before]:
-                del here[before]
-        level = levels[code]
-        counts[level] += 1
-        codes[level][code] = codes[level].get(code, 0) + 1
-        behind = next(here for here, count in zip(codes, counts, strict=True) if count)
-        state = next(reversed(behind))
-    _append(slices, now, end, state)
-    if sum(counts) != len(ranks):
-        raise LawError(f"{len(ranks)} ranks, but {sum(counts)} tiles open at the end of the attempt")
+        behind.change(before, code)
+    if behind.ranks() != len(ranks):
+        raise LawError(f"{len(ranks)} ranks, but {behind.ranks()} tiles open at the end of the attempt")
+    _append(slices, now, end, behind.furthest())
     return slices
+
+
+class _Behind:
+    """The codes that ranks are in now, and the one that is furthest behind."""
+
+    def __init__(self, leaves: LeafTable) -> None:
+        order = sorted(range(len(leaves.pairs)), key=lambda code: (_level(leaves.pairs[code][0]), leaves.pairs[code]))
+        self._code_at = order
+        self._place_of = {code: place for place, code in enumerate(order)}
+        self._held = [0] * len(order)
+        self._heap: list[int] = []
+
+    def change(self, before: int, code: int) -> None:
+        """One rank goes from `before` (-1: from nowhere) to `code`."""
+        if before >= 0:
+            self._held[before] -= 1
+        if not self._held[code]:
+            heapq.heappush(self._heap, self._place_of[code])
+        self._held[code] += 1
+
+    def furthest(self) -> int:
+        """The code furthest behind in lifecycle order; of equal ones the first by name."""
+        while not self._held[self._code_at[self._heap[0]]]:
+            heapq.heappop(self._heap)
+        return self._code_at[self._heap[0]]
+
+    def ranks(self) -> int:
+        """How many ranks are anywhere."""
+        return sum(self._held)
 
 
 def _level(leaf: str) -> int:

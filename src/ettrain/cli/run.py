@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import sys
-from datetime import datetime
 from pathlib import Path
 
 from ettrain.account.ledger import account, number_of
@@ -15,6 +12,7 @@ from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
 from ettrain.lifecycle import FAILURE
 from ettrain.settings import value_of
+from ettrain.supervise.recording import job_name_for, tell
 from ettrain.supervise.run import Outcome, Plan, Supervisor
 
 
@@ -37,11 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it; returns the command's exit code (128 + n for signal n)."""
     plan = _plan(arguments)
-    if not arguments.quiet:
-        print(f"ettrain: recording job {plan.paths.name}  (ett watch {plan.paths.name})", file=sys.stderr)
-    outcome = Supervisor(plan).run()
-    if outcome.recorded and not arguments.quiet:
-        _say(plan, outcome)
+    supervisor = Supervisor(plan)
+    if supervisor.recording.on and not arguments.quiet:
+        tell(f"recording job {plan.paths.name}  (ett watch {plan.paths.name})")
+    outcome = supervisor.run()
+    if outcome.recorded and outcome.started:
+        _say(plan, outcome, quiet=arguments.quiet)
     return outcome.code if outcome.code >= 0 else 128 - outcome.code
 
 
@@ -49,12 +48,12 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
     if not words:
         raise UsageError("nothing to run. Example: ett run -- torchrun --nproc-per-node 2 train.py")
-    job = arguments.job if arguments.job is not None else _name_for(words)
+    job = arguments.job if arguments.job is not None else job_name_for(words)
     if not JOB_NAME.fullmatch(job):
         raise UsageError(f"--job {job!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 100")
     submitted = float(value_of("submitted", arguments.submitted))
     runs = Path(str(value_of("runs", arguments.runs))).absolute()
-    if runs.exists() and not runs.is_dir():
+    if os.path.exists(runs) and not os.path.isdir(runs):
         raise UsageError(f"--runs {runs}: is not a folder")
     return Plan(
         command=tuple(words),
@@ -80,27 +79,18 @@ def _labels(texts: list[str]) -> dict[str, str]:
     return labels
 
 
-def _name_for(words: list[str]) -> str:
-    """A name from the program's file and the time: train-1129-160455."""
-    script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem).strip("-") or "job"
-    return f"{stem[:40]}-{datetime.now().astimezone():%m%d-%H%M%S}-{os.getpid() % 1000:03d}"
-
-
-def _say(plan: Plan, outcome: Outcome) -> None:
+def _say(plan: Plan, outcome: Outcome, *, quiet: bool) -> None:
     name = plan.paths.name
     if not outcome.ranks_seen:
-        print(
-            "ettrain: no training process was seen. Did the command overwrite PYTHONPATH, or run Python with -E, -I or -S? "
-            f"(ett doctor {name})",
-            file=sys.stderr,
-        )
+        tell(f"no training process was seen. Did the command overwrite PYTHONPATH, or run Python with -E, -I or -S? (ett doctor {name})")
+        return
+    if quiet:
         return
     try:
         ledger = account(JobReader(plan.paths).read()).ledger
     except EttrainError as error:
-        print(f"ettrain: {error}", file=sys.stderr)
+        tell(str(error))
         return
     pct = "-" if ledger.ett_pct is None else f"{ledger.ett_pct:.1f}%"
     failures = number_of(ledger, FAILURE)
-    print(f"ettrain: ETT {pct} of {ledger.wall_ns / 1e9:.1f} s, {failures} failure(s), {ledger.steps} steps.  Next: ett report {name}", file=sys.stderr)
+    tell(f"ETT {pct} of {ledger.wall_ns / 1e9:.1f} s, {failures} failure(s), {ledger.steps} steps.  Next: ett report {name}")

@@ -9,9 +9,9 @@ steps 1, 2, 4, 8, ... and then at intervals that grow with the job's age. Not he
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
+from _thread import get_ident, get_native_id
 from collections.abc import Callable, MutableSequence
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from ettrain import clock
 from ettrain import events as e
 from ettrain._version import VERSION
 from ettrain.beat import memory_beat, open_beat
-from ettrain.events import Record
+from ettrain.events import B_ACTIVE_T, B_BACKWARDS, B_OPTIMIZER_CALLS, B_STEP, B_STEP_T, B_WAIT, Record
 from ettrain.jobpaths import JobPaths, attempt_name, rank_stem
 from ettrain.journal import JournalWriter
 from ettrain.record.guard import guard
@@ -28,6 +28,7 @@ from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
 
 MAX_PENDING: Final = 10_000
 MIN_INTERVAL_NS: Final = 1_000_000_000
+CLOCK_INTERVAL_NS: Final = 600_000_000_000
 STALL_FACTOR: Final = 10
 STALL_FLOOR_NS: Final = 1_000_000_000
 _NEVER: Final = 1 << 62
@@ -43,37 +44,51 @@ now = clock.monotonic_ns
 
 
 class Recorder:
-    """Records one process. Every method is cheap, and none raises into the program: callers wrap them with `guard`."""
+    """Records one process. Every method is cheap, and none may raise into the program: callers end their faults in `guard`."""
 
     __slots__ = (
-        "at_finish", "backwards", "beat", "eval_module", "first_forward_seen", "journal", "lost_ns", "off", "on_first_step", "pending",
-        "promoted", "rule",
-        "source", "steps", "wait_ns", "skipped", "_age0", "_due", "_fresh_names", "_job", "_last", "_limit", "_lost_then", "_main",
-        "_pow2", "_saves", "_said_delta", "_window",
+        "at_finish", "at_fork", "backwards", "beat", "ended", "journal", "lost_ns", "main", "off", "on_first_step", "pending", "promoted",
+        "rule", "skipped", "source", "steps", "wait_ns", "_age0", "_clock_due", "_due", "_fresh_names", "_job", "_last", "_limit",
+        "_lost_then", "_open", "_overflow", "_pow2", "_said_delta", "_saves", "_unwritten", "_window",
     )  # fmt: skip
 
-    def __init__(self, job_dir: str | None) -> None:
+    def __init__(self) -> None:
+        self.at_finish: list[Callable[[], None]] = []
+        self.at_fork: list[Callable[[], None]] = []
+        self.on_first_step: Callable[[], None] | None = None
+        self.journal: JournalWriter | None = None
+        self._reset()
+        threads = sys.modules.get("threading")
+        if threads is not None and threads.main_thread().ident is not None:
+            self.main = threads.main_thread().ident
+
+    def in_child(self) -> None:
+        """A fork: the child must not write into its parent's files, and may be a rank of its own."""
+        if self.journal is not None:
+            self.journal.close()
+        guard.reset()
+        self._reset()
+        for call in self.at_fork:
+            call()
+
+    def _reset(self) -> None:
+        job_dir = os.environ.get(ENV_JOB_DIR)
         self.off = job_dir is None
         self._job = JobPaths(_path(job_dir)) if job_dir is not None else None
-        self._saves = 0
-        self.at_finish: list[Callable[[], None]] = []
-        self.on_first_step: Callable[[], None] | None = None
-        self.reset()
-
-    def reset(self) -> None:
-        """As new: at the start, and in a forked child, which must not write into its parent's files."""
         self.beat: MutableSequence[int] = memory_beat()
-        self.journal: JournalWriter | None = None
-        self.promoted = False
+        self.journal = None
+        self.promoted = self.ended = False
         self.pending: list[Record] = []
+        self._unwritten: list[Record] = []
+        self._overflow = 0
         self.rule = StepRule()
         self.source = ""
-        self.steps = self.backwards = self.wait_ns = self.skipped = self.lost_ns = 0
-        self.first_forward_seen = False
-        self.eval_module = 0
-        self._main = _thread.get_ident()
+        self.steps = self.backwards = self.wait_ns = self.skipped = self.lost_ns = self._saves = 0
+        self.main = get_ident()
+        self._open: list[tuple[int, int]] = []
         self._fresh_names: dict[str, int] = {}
         self._said_delta: int | None = None
+        self._clock_due = now() + CLOCK_INTERVAL_NS
         self._restart_count()
 
     def _restart_count(self) -> None:
@@ -99,33 +114,42 @@ class Recorder:
         self.promoted = True
         if rank is None:
             rank, world = rank_of_environment()
-        folder = self._job.attempt(attempt_name(int(os.environ.get(ENV_ATTEMPT, "0")), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))))
+        guard.on_fault = self._on_fault
+        folder = str(self._job.attempt(attempt_name(_number(ENV_ATTEMPT), _number("TORCHELASTIC_RESTART_COUNT"))))
+        waiting, self.pending = self.pending, []
         try:
             os.makedirs(folder, exist_ok=True)
-            self.journal, stem = self._open_journal(str(folder), rank)
+            self.journal, stem = self._open_journal(folder, rank)
         except OSError as error:
             guard.fault("cannot write a journal, this process is not recorded", error)
-            self.pending.clear()
             return
+        self._map_beat(os.path.join(folder, stem + ".beat"))
+        self._unwritten = [self._head(rank, world), *self._names(), *waiting]
+        self._write([])
+        if self._overflow:
+            guard.fault("more was recorded before the first step than fits", f"{self._overflow} records lost")
+
+    def _map_beat(self, path: str) -> None:
         try:
-            page = open_beat(os.path.join(folder, stem + ".beat"), os.getpid())
-            for slot in range(e.B_PID + 1, e.BEAT_SLOTS):
-                if self.beat[slot]:
-                    page[slot] = self.beat[slot]
-            self.beat = page
+            page = open_beat(path, os.getpid())
         except OSError as error:
             guard.fault("no beat page, the last steps before a SIGKILL will not be known", error)
-        guard.on_fault = self._on_fault
-        waiting, self.pending = self.pending, []
-        self._write([self._head(rank, world), *self._names(), *waiting])
+            return
+        for slot in range(e.B_PID + 1, e.BEAT_SLOTS):
+            if self.beat[slot]:
+                page[slot] = self.beat[slot]
+        self.beat = page
 
     def _open_journal(self, folder: str, rank: int | None) -> tuple[JournalWriter, str]:
-        stem = rank_stem(rank, os.getpid())
-        try:
-            return JournalWriter(os.path.join(folder, stem + ".jsonl"), exclusive=True), stem
-        except FileExistsError:
-            stem = rank_stem(rank, os.getpid(), taken=True)
-            return JournalWriter(os.path.join(folder, stem + ".jsonl"), exclusive=True), stem
+        """The file of this rank; of this process where the rank has one; with a number by chance where two hosts use one process id."""
+        pid = os.getpid()
+        stems = [rank_stem(rank, pid), rank_stem(rank, pid, taken=True), f"{rank_stem(rank, pid, taken=True)}-{os.urandom(4).hex()}"]
+        for stem in stems[:-1]:
+            try:
+                return JournalWriter(os.path.join(folder, stem + ".jsonl"), exclusive=True), stem
+            except FileExistsError:
+                continue
+        return JournalWriter(os.path.join(folder, stems[-1] + ".jsonl"), exclusive=True), stems[-1]
 
     def _head(self, rank: int | None, world: int | None) -> Record:
         wall, t = clock.wall_pair()
@@ -135,9 +159,9 @@ class Recorder:
         return {
             "k": "head", "schema": e.SCHEMA, "t": t, "wall": wall, "boot": clock.boot_id(), "host": os.uname().nodename,
             "pid": os.getpid(), "role": "rank", "rank": rank, "world": world, "start": start,
-            "entered": max(getattr(boot, "ENTERED", t), start or 0), "devices": int(os.environ.get("ETT_DEVICES_PER_RANK", "1")),
+            "entered": max(getattr(boot, "ENTERED", t), start or 0), "devices": _number("ETT_DEVICES_PER_RANK") or 1,
             "python": sys.version.split()[0], "torch": str(getattr(torch, "__version__", "")), "ettrain": VERSION,
-            "argv": " ".join(sys.argv[:8])[:500],
+            "argv": " ".join(map(str, getattr(sys, "argv", [])[:8]))[:500],
         }  # fmt: skip
 
     def _names(self) -> list[Record]:
@@ -145,23 +169,30 @@ class Recorder:
 
     def _on_fault(self, where: str, text: str, count: int) -> None:
         self.beat[e.B_FAULTS] = count
-        if self.journal is not None:
+        if self.journal is not None and not self._unwritten and count & (count - 1) == 0:
             self.journal.write({"k": "fault", "t": now(), "where": where, "error": text, "count": count})
 
     def emit(self, record: Record) -> None:
         """Write a record, or let it wait."""
         if self.journal is not None:
             self._write([record])
-        elif not self.off and not self.promoted and len(self.pending) < MAX_PENDING:
-            self.pending.append(record)
+        elif not self.off and not self.promoted:
+            if len(self.pending) < MAX_PENDING:
+                self.pending.append(record)
+            else:
+                self._overflow += 1
 
     def _write(self, records: list[Record]) -> None:
+        """Write, or count what is lost. The head must be the first line: until it could be written, all waits behind it."""
         if self.journal is None:
             return
+        if self._unwritten:
+            self._unwritten.extend(records[: MAX_PENDING - len(self._unwritten)])
+            records = self._unwritten
         try:
             self.journal.write_all(records)
-        except OSError as error:
-            self.beat[e.B_FAULTS] = guard.count + 1
+            self._unwritten = []
+        except Exception as error:  # noqa: BLE001 - the guard's rule
             guard.fault("a journal line was lost", error)
 
     # ---- stages
@@ -169,43 +200,73 @@ class Recorder:
     def open_stage(self, name: str, *, user: bool = False) -> int:
         """Begin a stage; returns its begin. On the main thread it shows on the beat page, so that SIGKILL does not lose it."""
         begin = now()
-        if _thread.get_ident() == self._main:
+        if get_ident() == self.main:
             beat = self.beat
-            depth = beat[e.B_DEPTH]
+            depth = len(self._open)
             if depth < e.MAX_DEPTH:
-                code = self._code(name, user=user)
-                beat[e.B_STACK + 2 * depth] = code
+                beat[e.B_STACK + 2 * depth] = self._code(name, user=user)
                 beat[e.B_STACK + 2 * depth + 1] = begin
             beat[e.B_DEPTH] = depth + 1
+            self._open.append((begin, self.lost_ns))
         return begin
 
     def close_stage(self, name: str, begin: int, *, user: bool = False, steps: int = 0, **more: Any) -> None:
         """End a stage and write its span. `steps`: steps counted inside, which make a user's stage a frame, not a wait."""
         end = now()
         record: Record = {"k": "span", "t": begin, "name": name, "end": end, "by": "user" if user else "found", **more}
-        if _thread.get_ident() == self._main:
-            beat = self.beat
-            depth = beat[e.B_DEPTH]
-            if depth:
-                beat[e.B_DEPTH] = depth - 1
-            beat[e.B_ACTIVE_T] = end
-            if depth <= 1 and not steps:
-                self.lost_ns += end - begin
-        else:
-            record["lane"] = _thread.get_native_id()
         if steps:
             record["steps"] = steps
+        index = self._index(begin)
+        if index is None:
+            if get_ident() != self.main:
+                record["lane"] = get_native_id()
+            self.emit(record)
+            return
+        lost_then = self._open[index][1]
         self.emit(record)
+        self._pop(index)
+        self.beat[B_ACTIVE_T] = end
+        if not steps:
+            self.lost_ns = max(self.lost_ns, lost_then + end - begin)
 
-    def span(self, name: str, begin: int, end: int, **more: Any) -> None:
-        """Write a stage that is known only after the fact; it takes its time from the step it lies in."""
-        if not self.beat[e.B_DEPTH]:
-            self.lost_ns += end - begin
+    def drop_stage(self, begin: int) -> None:
+        """End a stage that turned out to be none."""
+        index = self._index(begin)
+        if index is not None:
+            self._pop(index)
+
+    def _index(self, begin: int) -> int | None:
+        """Where in the stack of open stages the one begun then stands; None if it never was there."""
+        opened = self._open
+        for index in range(len(opened) - 1, -1, -1):
+            if opened[index][0] == begin:
+                return index
+        return None
+
+    def _pop(self, index: int) -> None:
+        del self._open[index:]
+        self.beat[e.B_DEPTH] = index
+
+    def span(self, name: str, begin: int, end: int, *, lost_then: int | None = None, **more: Any) -> None:
+        """Write a stage that is known only after the fact; it takes its time from the step it lies in.
+
+        Args:
+            name: the stage.
+            begin: ns.
+            end: ns.
+            lost_then: `lost_ns` at `begin`, where spans within this one may have been written already.
+            more: attributes.
+        """
+        self.lost_ns = self.lost_ns + end - begin if lost_then is None else max(self.lost_ns, lost_then + end - begin)
         self.emit({"k": "span", "t": begin, "name": name, "end": end, "by": "found", **more})
 
     def mark(self, name: str, t: int, **more: Any) -> None:
         """Write an instant."""
         self.emit({"k": "mark", "t": t, "name": name, **more})
+
+    def note(self, text: str) -> None:
+        """Write something that a reader of the report should know."""
+        self.emit({"k": "note", "t": now(), "text": text})
 
     def next_save(self) -> int:
         """A number for a checkpoint, by which a later `commit` refers to it."""
@@ -230,15 +291,15 @@ class Recorder:
 
     def backward_done(self) -> None:
         """A backward pass ended. While no optimizer was ever seen, it counts as a step."""
-        self.backwards += 1
+        self.backwards = backwards = self.backwards + 1
         beat = self.beat
-        beat[e.B_BACKWARDS] = self.backwards
+        beat[B_BACKWARDS] = backwards
         if self.rule.calls == 0 and self.source in ("", "backward"):
             if not self.source:
                 self._set_source("backward")
             self.count(now())
         else:
-            beat[e.B_ACTIVE_T] = now()
+            beat[B_ACTIVE_T] = now()
 
     def optimizer_done(self, key: int) -> None:
         """An optimizer's step ended."""
@@ -250,7 +311,13 @@ class Recorder:
                 self._set_source("optimizer")
             self.count(now())
         else:
-            self.beat[e.B_OPTIMIZER_CALLS] = rule.calls
+            self.beat[B_OPTIMIZER_CALLS] = rule.calls
+
+    def step_skipped(self) -> None:
+        """A step was tried and left out, e.g. by a gradient scaler that found an infinity."""
+        self.skipped += 1
+        self.beat[e.B_SKIPPED] = self.skipped
+        self.beat[B_ACTIVE_T] = now()
 
     def program_step(self, step: int | None) -> None:
         """The program itself says that a step is finished; from then on only that counts."""
@@ -274,17 +341,17 @@ class Recorder:
     def _set_source(self, source: str) -> None:
         if self.source:
             self.emit({"k": "recount", "t": now()})
-            self.beat[e.B_STEP] = self.beat[e.B_STEP_T] = self.beat[e.B_FIRST_STEP_T] = 0
+            self.beat[B_STEP] = self.beat[B_STEP_T] = self.beat[e.B_FIRST_STEP_T] = 0
             self._restart_count()
         self.source = source
         self.mark("step_source", now(), source=source)
 
     def count(self, t: int) -> None:
         """A step ended at `t`."""
-        steps = self.steps = self.steps + 1
+        self.steps = steps = self.steps + 1
         beat = self.beat
-        beat[e.B_STEP_T] = t
-        beat[e.B_STEP] = steps
+        beat[B_STEP_T] = t
+        beat[B_STEP] = steps
         if t - self._last > self._limit:
             self._slow_step(t)
         self._last = t
@@ -302,12 +369,9 @@ class Recorder:
 
     def progress(self, t: int) -> None:
         """Write where we are, learn what a step takes, and decide when to write next."""
-        steps = self.steps
-        beat = self.beat
-        rule = self.rule
         if not self.promoted:
             self.promote()
-            beat = self.beat
+        steps, beat, rule = self.steps, self.beat, self.rule
         if steps == 1:
             beat[e.B_FIRST_STEP_T] = t
             self.mark("first_step", t)
@@ -322,70 +386,49 @@ class Recorder:
         while self._pow2 <= steps:
             self._pow2 *= 2
         self._due = t + max(MIN_INTERVAL_NS, (t - self._age0) >> 9)
-        beat[e.B_BATCHES], beat[e.B_WAIT], beat[e.B_OPTIMIZER_CALLS] = rule.batches, self.wait_ns, rule.calls
+        beat[e.B_BATCHES], beat[B_WAIT], beat[B_OPTIMIZER_CALLS] = rule.batches, self.wait_ns, rule.calls
         record: Record = {"k": "prog", "t": t, "step": steps, "wait": self.wait_ns, "batches": rule.batches, "calls": rule.calls}
         record.update({"backwards": self.backwards, "skipped": self.skipped, "limit": 0 if self._limit == _NEVER else self._limit})
         self.emit(record)
+        if t > self._clock_due:
+            self._clock_due = t + CLOCK_INTERVAL_NS
+            self._wall_clock()
 
     def waited(self, begin: int, end: int) -> None:
         """The main thread waited for data: a span of its own if long, else added to the short waits."""
         took = end - begin
-        if took > max(MIN_INTERVAL_NS // 4, (end - self._age0) >> 11):
+        if took > MIN_INTERVAL_NS // 4 and took > (end - self._age0) >> 11:
             self.span("data_wait", begin, end)
         else:
             self.lost_ns += took
             self.wait_ns += took
-            self.beat[e.B_WAIT] = self.wait_ns
+            self.beat[B_WAIT] = self.wait_ns
 
-    def mode_set(self, module: int, *, training: bool) -> None:
-        """The program put a module (its identity) in training or evaluation mode."""
-        if not training:
-            if self.first_forward_seen and not self.eval_module:
-                self.eval_module = module
-                self.beat[e.B_EVAL_T] = now()
-        elif module == self.eval_module:
-            begin = self.beat[e.B_EVAL_T]
-            self.eval_discarded()
-            self.span("evaluation", begin, now())
-
-    def eval_discarded(self) -> None:
-        """No evaluation is under way, or what looked like one is none."""
-        self.eval_module = 0
-        self.beat[e.B_EVAL_T] = 0
-
-    def loop_without_training(self, begin: int, end: int) -> None:
-        """A pass over a loader that saw no backward."""
-        if not self.first_forward_seen:
-            self.span("preproc_creation", begin, end)
-        elif not self.eval_module:
-            self.span("evaluation", begin, end)
+    # ---- the end
 
     def finish(self) -> None:
         """The interpreter begins to end in good order."""
-        if not self.promoted:
-            return
-        t = now()
-        if self.steps:
-            last = self.beat[e.B_STEP_T]
-            self.progress(last)
-        for call in self.at_finish:
-            call()
-        eval_begin = self.beat[e.B_EVAL_T]
-        if eval_begin > self.beat[e.B_STEP_T]:
-            self.eval_discarded()
-            self.span("evaluation", eval_begin, t)
+        if self.promoted and not self.ended:
+            if self.steps:
+                self.progress(self.beat[B_STEP_T])
+            for call in self.at_finish:
+                call()
+            self._wall_clock()
+            self.emit({"k": "exit", "t": now(), "step": self.steps})
+        self.ended = True
+
+    def _wall_clock(self) -> None:
         wall, t = clock.wall_pair()
         self.emit({"k": "clock", "t": t, "wall": wall})
-        self.emit({"k": "exit", "t": t, "step": self.steps})
 
 
 def rank_of_environment() -> tuple[int | None, int | None]:
     """(rank, world size) as the launcher's environment names them; None where it does not."""
     for rank, world in _RANK_VARIABLES:
         text = os.environ.get(rank, "")
-        if text.isdigit():
+        if text.isdecimal():
             size = os.environ.get(world, "")
-            return int(text), int(size) if size.isdigit() else None
+            return int(text), int(size) if size.isdecimal() else None
     return None, None
 
 
@@ -393,6 +436,12 @@ def import_part(module: str) -> str:
     """Label of an import: the distribution's top package, torch's big lazy parts apart."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "torch" else parts[0]
+
+
+def _number(variable: str) -> int:
+    """A count from the environment; 0 where there is none."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _is_loader_worker() -> bool:
@@ -406,5 +455,5 @@ def _path(text: str) -> Any:
     return Path(text)
 
 
-recorder = Recorder(os.environ.get(ENV_JOB_DIR))
+recorder = Recorder()
 """The process's recorder."""

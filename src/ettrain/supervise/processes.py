@@ -12,12 +12,14 @@ from typing import Final
 from ettrain import clock
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_GIVE_UP_NS: Final = 30_000_000_000
+"""A process that SIGKILL did not end within this time sits in the kernel (a dead disk or device) and may do so for ever."""
 
 
 def adopt_orphans() -> bool:
     """Become the parent of descendants whose parent died, so that none escapes; False where the kernel refuses."""
     try:
-        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 
@@ -28,6 +30,30 @@ def open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):
         return None
+
+
+def exit_code_of(pidfd: int) -> int | None:
+    """Exit code (negative: signal) of an ended child, left for its parent's own wait; None if it is no child or was reaped."""
+    try:
+        info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return None
+    if info is None:
+        return None
+    return int(info.si_status) if info.si_code == os.CLD_EXITED else -int(info.si_status)
+
+
+def reap() -> dict[int, int]:
+    """Exit codes (negative: signals) of children, own and adopted, that have ended: pid -> code."""
+    codes: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return codes
+        if pid == 0:
+            return codes
+        codes[pid] = os.waitstatus_to_exitcode(status)
 
 
 def descendants(pid: int) -> list[int]:
@@ -56,33 +82,33 @@ def _stat(pid: int) -> tuple[int, str] | None:
         return None
 
 
-def end_all(pid: int, grace_s: float) -> None:
-    """End everything below `pid`: SIGTERM, then after `grace_s` SIGKILL; reaps what is ours."""
-    deadline = clock.monotonic_ns() + int(grace_s * 1e9)
-    term_sent: set[int] = set()
-    while living := descendants(pid):
-        late = clock.monotonic_ns() >= deadline
-        for child in living:
-            if late or child not in term_sent:
-                term_sent.add(child)
+class Ending:
+    """Ends everything below this process: SIGTERM, after `grace_s` SIGKILL. Driven by calls, so that the caller goes on watching."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._kill_t = clock.monotonic_ns() + int(grace_s * 1e9)
+        self._told: set[int] = set()
+        self.survivors: list[int] = []
+        """Processes that even SIGKILL did not end."""
+
+    def hurry(self) -> None:
+        """No more grace."""
+        self._kill_t = min(self._kill_t, clock.monotonic_ns())
+
+    def finished(self) -> bool:
+        """Send what is due; True once nothing is left, or nothing that could still be ended."""
+        living = descendants(os.getpid())
+        now = clock.monotonic_ns()
+        late = now >= self._kill_t
+        for pid in living:
+            if late or pid not in self._told:
+                self._told.add(pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(child, signal.SIGKILL if late else signal.SIGTERM)
-        reap()
-        clock.sleep_s(0.02)
-    reap()
-
-
-def reap() -> dict[int, int]:
-    """Exit codes (negative: signals) of adopted children that have ended: pid -> code."""
-    codes: dict[int, int] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return codes
-        if pid == 0:
-            return codes
-        codes[pid] = os.waitstatus_to_exitcode(status)
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        if now >= self._kill_t + _GIVE_UP_NS:
+            self.survivors = living
+            return True
+        return not living
 
 
 def oom_kills() -> int:

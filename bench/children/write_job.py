@@ -1,0 +1,206 @@
+"""Writes the jobs of `bench/ledger.py` with the real recorder, on a clock under control.
+
+`million FOLDER STEPS`: one rank, 10 s a step, each with its wait for data, a checkpoint every 15 minutes.
+`ranks FOLDER RANKS HOURS`: 8 ranks a host, 1 s a step, start stages, waits, a checkpoint every 15 minutes, one failure and a resume;
+the job is still running. 16 ranks go through the recorder; the others are those, with their own head, host clock and a small shift in time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from fakeclock import EPOCH_NS, FakeClock
+
+CLOCK: Final = FakeClock()
+
+from ettrain import events as e  # noqa: E402 - the recorder binds the clock when it is imported
+from ettrain.beat import open_beat  # noqa: E402
+from ettrain.journal import JournalTail, JournalWriter  # noqa: E402
+from ettrain.jobpaths import JobPaths, attempt_name, rank_stem  # noqa: E402
+from ettrain.record.recorder import Recorder  # noqa: E402
+from ettrain.settings import ENV_ATTEMPT  # noqa: E402
+
+SAVE_EVERY_S: Final = 900
+PATTERNS: Final = 16
+RANKS_PER_HOST: Final = 8
+FAILS_AT: Final = 0.6
+"""Share of the job after which it fails."""
+
+
+class Rank:
+    """Drives one rank's recorder the way the hooks do."""
+
+    def __init__(self, job: Path, rank: int, world: int, seed: int) -> None:
+        self.recorder = Recorder(str(job))
+        self.chance = random.Random(seed)
+        CLOCK.pass_s(0.05)
+        self.recorder.imported("torch", CLOCK.pass_s(6), CLOCK.t)
+        self.recorder.promote(rank, world)
+
+    def stage(self, name: str, seconds: float, **more: Any) -> None:
+        """A stage of that duration."""
+        begin = self.recorder.open_stage(name)
+        CLOCK.pass_s(seconds)
+        self.recorder.close_stage(name, begin, **more)
+
+    def start(self, *, resumed_from: int | None) -> None:
+        """Everything before the first step."""
+        self.stage("process_group_init", 3, part="nccl")
+        self.stage("train_module_creation", 8)
+        if resumed_from is not None:
+            self.stage("checkpoint_load", 20, step=0, part="dcp.load", id=identity(resumed_from))
+        self.recorder.span("get_first_batch_data", CLOCK.pass_s(5), CLOCK.t)
+        self.recorder.first_forward_seen = True
+        self.recorder.mark("first_forward", CLOCK.t, part="Model")
+        self.stage("compile", 40, part="forward")
+        self.recorder.mark("first_backward", CLOCK.t)
+
+    def train(self, until_t: int, step_s: float, *, resumed_from: int = 0) -> None:
+        """Steps until then; a wait before each, a long one now and then, a checkpoint every 15 minutes."""
+        recorder, chance = self.recorder, self.chance
+        save_t = CLOCK.t + SAVE_EVERY_S * 1_000_000_000
+        while until_t > CLOCK.t:
+            wait_s = 3.0 if chance.random() < 0.002 else 0.005 + 0.02 * chance.random()
+            recorder.waited(CLOCK.pass_s(wait_s), CLOCK.t)
+            recorder.rule.batches += 1
+            recorder.rule.activity += 1
+            CLOCK.pass_s(step_s)
+            recorder.backward_done()
+            recorder.optimizer_done(1)
+            if save_t < CLOCK.t:
+                save_t += SAVE_EVERY_S * 1_000_000_000
+                number = recorder.next_save()
+                self.stage("checkpoint_save", 8, step=recorder.steps, save=number, part="dcp.save", id=identity(resumed_from + number))
+
+
+def identity(number: int) -> dict[str, Any]:
+    """What the hooks write about a checkpoint's folder."""
+    return {"path": f"/checkpoints/{number:06d}", "ino": [66, 1000 + number], "fp": f"{number:024x}"}
+
+
+def supervisor(job: JobPaths) -> JournalWriter:
+    """The supervisor's journal, opened on the first host."""
+    job.attempts.mkdir(parents=True)
+    journal = JournalWriter(job.supervisor_journal)
+    head = {"k": "head", "schema": e.SCHEMA, "t": CLOCK.t, "wall": CLOCK.t + CLOCK.wall_less_t, "boot": CLOCK.boot, "host": "host-0", "pid": 1}
+    journal.write({**head, "role": "supervisor", "start": CLOCK.t})
+    journal.write({"k": "job", "t": CLOCK.t, "command": ["torchrun", "train.py"], "devices_per_rank": 1})
+    return journal
+
+
+def begin(journal: JournalWriter, number: int) -> None:
+    """An attempt begins."""
+    os.environ[ENV_ATTEMPT] = str(number)
+    journal.write({"k": "begin", "t": CLOCK.t, "attempt": attempt_name(number), "launch": number})
+
+
+def million(folder: Path, steps: int) -> None:
+    """One rank that trained for so many steps and ended well."""
+    journal = supervisor(JobPaths(folder))
+    begin(journal, 0)
+    rank = Rank(folder, 0, 1, seed=1)
+    rank.start(resumed_from=None)
+    while rank.recorder.steps < steps:
+        rank.train(CLOCK.t + (steps - rank.recorder.steps) * 10_000_000_000, step_s=9.985)
+    rank.recorder.finish()
+    CLOCK.pass_s(2)
+    journal.write({"k": "gone", "t": CLOCK.t, "pid": os.getpid(), "attempt": "000", "code": 0})
+    journal.write({"k": "end", "t": CLOCK.t, "attempt": "000", "code": 0, "sent": []})
+    journal.write({"k": "bye", "t": CLOCK.t})
+
+
+def ranks(folder: Path, world: int, hours: float) -> None:
+    """A running job of many ranks."""
+    job = JobPaths(folder)
+    journal = supervisor(job)
+    start, length = CLOCK.t, int(hours * 3600e9)
+    failure = start + int(FAILS_AT * length)
+    begin(journal, 0)
+    saves = patterns(folder, world, failure, resumed_from=None)
+    spread_out(job.attempt("000"), world)
+    for rank in range(world):
+        killed = rank == world // 3
+        CLOCK.t = failure + (0 if killed else 4_000_000_000)
+        if rank < RANKS_PER_HOST or killed:
+            journal.write({"k": "gone", "t": CLOCK.t, "pid": pid_of(rank), "attempt": "000", "code": -9 if killed else -15})
+    CLOCK.t = failure + 10_000_000_000
+    journal.write({"k": "end", "t": CLOCK.t, "attempt": "000", "code": 1, "sent": []})
+    CLOCK.pass_s(120)
+    begin(journal, 1)
+    patterns(folder, world, start + length, resumed_from=saves)
+    spread_out(job.attempt("001"), world)
+    CLOCK.t = start + length
+    beat = open_beat(job.supervisor_beat, 1)
+    beat[e.B_ACTIVE_T] = CLOCK.t
+
+
+def patterns(folder: Path, world: int, until_t: int, *, resumed_from: int | None) -> int:
+    """Record the ranks that the others are copied from; returns the number of their last checkpoint."""
+    begun = CLOCK.t
+    saves = 0
+    for rank in range(min(PATTERNS, world)):
+        CLOCK.t = begun
+        driven = Rank(folder, rank, world, seed=rank)
+        driven.start(resumed_from=resumed_from)
+        driven.train(until_t, step_s=0.985, resumed_from=resumed_from or 0)
+        saves = max(saves, (resumed_from or 0) + driven.recorder.next_save() - 1)
+    return saves
+
+
+def pid_of(rank: int) -> int:
+    """Made up, one per rank."""
+    return 100_000 + rank
+
+
+def spread_out(folder: Path, world: int) -> None:
+    """Make journals and beat pages of all ranks from the recorded ones."""
+    recorded = [_template(folder / f"{rank_stem(rank, 0)}.jsonl") for rank in range(min(PATTERNS, world))]
+    chance = random.Random(world)
+    for rank in range(world):
+        head, lines, times, last = recorded[rank % len(recorded)]
+        host = rank // RANKS_PER_HOST
+        ahead = host * 1_000_000_000_000 + rank * 1000
+        wall = head["wall"] - head["t"] - host * 1_000_000_000_000 + _wall_error_ns(host)
+        late = chance.randrange(2_000_000)
+        own = {**head, "t": head["t"] + ahead, "wall": head["t"] + ahead + wall, "start": head["start"] + ahead, "entered": head["entered"] + ahead}
+        own |= {"rank": rank, "world": world, "pid": pid_of(rank), "boot": f"boot-{host}", "host": f"host-{host}"}
+        path = folder / f"{rank_stem(rank, 0)}.jsonl"
+        path.write_bytes(e.encode(own) + (lines % tuple(t + ahead + late for t in times)).encode())
+        path.with_suffix(".beat").unlink(missing_ok=True)
+        page = open_beat(path.with_suffix(".beat"), pid_of(rank))
+        page[e.B_STEP], page[e.B_STEP_T] = last["step"], last["t"] + ahead + late
+        page[e.B_ACTIVE_T], page[e.B_LIMIT] = last["t"] + ahead + late, last["limit"]
+
+
+def _wall_error_ns(host: int) -> int:
+    """A cluster's clocks agree to 2 ms, but every 32nd host is 40 ms off."""
+    return 40_000_000 if host % 32 == 5 else random.Random(host).randrange(-2_000_000, 2_000_000)
+
+
+def _template(path: Path) -> tuple[e.Record, str, list[int], e.Record]:
+    """(head, the other lines with %d for each instant, those instants, the last progress record) of a recorded journal."""
+    records = JournalTail(path).read_new()
+    times: list[int] = []
+
+    def blank(match: re.Match[str]) -> str:
+        times.append(int(match[2]))
+        return f"{match[1]}%d"
+
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records[1:]).replace("%", "%%")
+    lines = re.sub(r'("(?:t|end)":)(\d+)', blank, text)
+    return records[0], lines, times, next(record for record in reversed(records) if record["k"] == "prog")
+
+
+if __name__ == "__main__":
+    kind, where, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    if kind == "million":
+        million(where, amount)
+    else:
+        ranks(where, amount, float(sys.argv[4]))
+    print(json.dumps({"now_wall_ns": CLOCK.t + EPOCH_NS}))
