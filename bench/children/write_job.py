@@ -12,6 +12,7 @@ import os
 import random
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +25,11 @@ from ettrain.beat import open_beat  # noqa: E402
 from ettrain.journal import JournalTail, JournalWriter  # noqa: E402
 from ettrain.jobpaths import JobPaths, attempt_name, rank_stem  # noqa: E402
 from ettrain.record.recorder import Recorder  # noqa: E402
-from ettrain.settings import ENV_ATTEMPT  # noqa: E402
+from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR  # noqa: E402
 
 SAVE_EVERY_S: Final = 900
+LATE_SHARE: Final = 0.002
+"""Steps for which some rank's data is 3 s late."""
 PATTERNS: Final = 16
 RANKS_PER_HOST: Final = 8
 FAILS_AT: Final = 0.6
@@ -36,9 +39,10 @@ FAILS_AT: Final = 0.6
 class Rank:
     """Drives one rank's recorder the way the hooks do."""
 
-    def __init__(self, job: Path, rank: int, world: int, seed: int) -> None:
-        self.recorder = Recorder(str(job))
-        self.chance = random.Random(seed)
+    def __init__(self, job: Path, rank: int, world: int) -> None:
+        os.environ[ENV_JOB_DIR] = str(job)
+        self.recorder = Recorder()
+        self.rank = rank
         CLOCK.pass_s(0.05)
         self.recorder.imported("torch", CLOCK.pass_s(6), CLOCK.t)
         self.recorder.promote(rank, world)
@@ -56,21 +60,24 @@ class Rank:
         if resumed_from is not None:
             self.stage("checkpoint_load", 20, step=0, part="dcp.load", id=identity(resumed_from))
         self.recorder.span("get_first_batch_data", CLOCK.pass_s(5), CLOCK.t)
-        self.recorder.first_forward_seen = True
         self.recorder.mark("first_forward", CLOCK.t, part="Model")
         self.stage("compile", 40, part="forward")
         self.recorder.mark("first_backward", CLOCK.t)
 
     def train(self, until_t: int, step_s: float, *, resumed_from: int = 0) -> None:
-        """Steps until then; a wait before each, a long one now and then, a checkpoint every 15 minutes."""
-        recorder, chance = self.recorder, self.chance
+        """Steps until then; a wait before each, a checkpoint every 15 minutes.
+
+        All ranks finish a step together: when one waits long for its data, the others wait for it within their step.
+        """
+        recorder, own, common = self.recorder, random.Random(self.rank), random.Random(resumed_from)
         save_t = CLOCK.t + SAVE_EVERY_S * 1_000_000_000
         while until_t > CLOCK.t:
-            wait_s = 3.0 if chance.random() < 0.002 else 0.005 + 0.02 * chance.random()
+            late_s = 3.0 if common.random() < LATE_SHARE else 0.0
+            wait_s = late_s if late_s and common.randrange(PATTERNS) == self.rank else step_s * (0.005 + 0.02 * own.random())
             recorder.waited(CLOCK.pass_s(wait_s), CLOCK.t)
             recorder.rule.batches += 1
             recorder.rule.activity += 1
-            CLOCK.pass_s(step_s)
+            CLOCK.pass_s(step_s + late_s - wait_s)
             recorder.backward_done()
             recorder.optimizer_done(1)
             if save_t < CLOCK.t:
@@ -104,10 +111,10 @@ def million(folder: Path, steps: int) -> None:
     """One rank that trained for so many steps and ended well."""
     journal = supervisor(JobPaths(folder))
     begin(journal, 0)
-    rank = Rank(folder, 0, 1, seed=1)
+    rank = Rank(folder, 0, 1)
     rank.start(resumed_from=None)
     while rank.recorder.steps < steps:
-        rank.train(CLOCK.t + (steps - rank.recorder.steps) * 10_000_000_000, step_s=9.985)
+        rank.train(CLOCK.t + (steps - rank.recorder.steps) * 10_000_000_000, step_s=10)
     rank.recorder.finish()
     CLOCK.pass_s(2)
     journal.write({"k": "gone", "t": CLOCK.t, "pid": os.getpid(), "attempt": "000", "code": 0})
@@ -146,9 +153,9 @@ def patterns(folder: Path, world: int, until_t: int, *, resumed_from: int | None
     saves = 0
     for rank in range(min(PATTERNS, world)):
         CLOCK.t = begun
-        driven = Rank(folder, rank, world, seed=rank)
+        driven = Rank(folder, rank, world)
         driven.start(resumed_from=resumed_from)
-        driven.train(until_t, step_s=0.985, resumed_from=resumed_from or 0)
+        driven.train(until_t, step_s=1, resumed_from=resumed_from or 0)
         saves = max(saves, (resumed_from or 0) + driven.recorder.next_save() - 1)
     return saves
 
@@ -160,22 +167,21 @@ def pid_of(rank: int) -> int:
 
 def spread_out(folder: Path, world: int) -> None:
     """Make journals and beat pages of all ranks from the recorded ones."""
-    recorded = [_template(folder / f"{rank_stem(rank, 0)}.jsonl") for rank in range(min(PATTERNS, world))]
+    recorded = [Recording.of(folder / f"{rank_stem(rank, 0)}.jsonl") for rank in range(min(PATTERNS, world))]
     chance = random.Random(world)
     for rank in range(world):
-        head, lines, times, last = recorded[rank % len(recorded)]
-        host = rank // RANKS_PER_HOST
+        one, host = recorded[rank % len(recorded)], rank // RANKS_PER_HOST
         ahead = host * 1_000_000_000_000 + rank * 1000
-        wall = head["wall"] - head["t"] - host * 1_000_000_000_000 + _wall_error_ns(host)
+        wall_ahead = rank * 1000 + _wall_error_ns(host)
         late = chance.randrange(2_000_000)
-        own = {**head, "t": head["t"] + ahead, "wall": head["t"] + ahead + wall, "start": head["start"] + ahead, "entered": head["entered"] + ahead}
+        own = {name: one.head[name] + ahead for name in ("t", "start", "entered")} | {"wall": one.head["wall"] + wall_ahead}
         own |= {"rank": rank, "world": world, "pid": pid_of(rank), "boot": f"boot-{host}", "host": f"host-{host}"}
         path = folder / f"{rank_stem(rank, 0)}.jsonl"
-        path.write_bytes(e.encode(own) + (lines % tuple(t + ahead + late for t in times)).encode())
+        path.write_bytes(e.encode(one.head | own) + one.shifted(ahead + late, wall_ahead + late))
         path.with_suffix(".beat").unlink(missing_ok=True)
         page = open_beat(path.with_suffix(".beat"), pid_of(rank))
-        page[e.B_STEP], page[e.B_STEP_T] = last["step"], last["t"] + ahead + late
-        page[e.B_ACTIVE_T], page[e.B_LIMIT] = last["t"] + ahead + late, last["limit"]
+        page[e.B_STEP], page[e.B_STEP_T] = one.last["step"], one.last["t"] + ahead + late
+        page[e.B_ACTIVE_T], page[e.B_LIMIT] = one.last["t"] + ahead + late, one.last["limit"]
 
 
 def _wall_error_ns(host: int) -> int:
@@ -183,18 +189,35 @@ def _wall_error_ns(host: int) -> int:
     return 40_000_000 if host % 32 == 5 else random.Random(host).randrange(-2_000_000, 2_000_000)
 
 
-def _template(path: Path) -> tuple[e.Record, str, list[int], e.Record]:
-    """(head, the other lines with %d for each instant, those instants, the last progress record) of a recorded journal."""
-    records = JournalTail(path).read_new()
-    times: list[int] = []
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recorded journal, ready to be written again with other instants."""
 
-    def blank(match: re.Match[str]) -> str:
-        times.append(int(match[2]))
-        return f"{match[1]}%d"
+    head: e.Record
+    text: str
+    """The other lines, with %d for each instant."""
+    instants: list[tuple[bool, int]]
+    """Whether it is a wall clock's, and its ns."""
+    last: e.Record
+    """The last progress record."""
 
-    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records[1:]).replace("%", "%%")
-    lines = re.sub(r'("(?:t|end)":)(\d+)', blank, text)
-    return records[0], lines, times, next(record for record in reversed(records) if record["k"] == "prog")
+    @classmethod
+    def of(cls, path: Path) -> Recording:
+        """Read it."""
+        head, *records = JournalTail(path).read_new()
+        instants: list[tuple[bool, int]] = []
+
+        def blank(match: re.Match[str]) -> str:
+            instants.append((match[2] == "wall", int(match[3])))
+            return f"{match[1]}%d"
+
+        lines = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).replace("%", "%%")
+        text = re.sub(r'("(t|end|wall)":)(\d+)', blank, lines)
+        return cls(head, text, instants, next(record for record in reversed(records) if record["k"] == "prog"))
+
+    def shifted(self, ns: int, wall_ns: int) -> bytes:
+        """The lines, moved in time."""
+        return (self.text % tuple(t + (wall_ns if wall else ns) for wall, t in self.instants)).encode()
 
 
 if __name__ == "__main__":

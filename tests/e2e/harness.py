@@ -41,7 +41,7 @@ class Done:
 class Job:
     """One logical job in a folder of its own; `run` may be called again to go on with it."""
 
-    def __init__(self, folder: Path, *, world: int = 2, steps: int = 100) -> None:
+    def __init__(self, folder: Path, *, world: int = 2, steps: int = 60) -> None:
         self.folder, self.world, self.steps = folder, world, steps
         self.runs, self.out, self.diary = folder / "runs", folder / "out", folder / "diary"
         self.seen = Seen()

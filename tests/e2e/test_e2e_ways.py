@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 
-from harness import HERE, PYTHON, TORCHRUN, agree
+import pytest
+from harness import HERE, PYTHON, TORCHRUN, Job, agree
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Two ranks under torchrun."""
+    return Job(tmp_path / "job")
+
+
+@pytest.fixture
+def solo(tmp_path):
+    """One process."""
+    return Job(tmp_path / "job", world=1)
 
 
 def test_restarts_by_torchrun_itself_are_attempts(job):
     command = [TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *job.program()]
     env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = job.run(command=command, env=env, during=lambda job: job.kill_in_step(45, 55, rank=1, seed=7))
+    done = job.run(command=command, env=env, during=lambda job: job.kill_in_step(28, 34, rank=1, seed=8))
     assert done.code == 0, done.err
     found = agree(job, failures=1)
     assert [row.name for row in found.ledger.attempts] == ["000", "000-r1"]
 
 
 def test_a_job_resumed_by_hand(solo):
-    first = solo.run("--fault", "step=50:exit=3")
+    first = solo.run("--fault", "step=29:exit=3")
     assert first.code == 3
     second = solo.run()
     assert second.code == 0, second.err
@@ -43,6 +56,6 @@ def test_a_module(solo):
 
 
 def test_a_single_process(solo):
-    done = solo.run("--eval-every", "40")
+    done = solo.run("--eval-every", "30")
     assert done.code == 0, done.err
     agree(solo, failures=0)

@@ -188,16 +188,21 @@ def training(attempt: Attempt) -> list[tuple[int, int]]:
 
 
 def inside(rank: Rank, stop: int) -> list[tuple[int, int]]:
-    """A rank's steps, less what it slept in them because of a fault."""
-    pieces, begin = [], None
+    """A rank's iterations: from a batch's delivery to the wait for the next, less saves, evaluations, and what a fault slept."""
+    pieces: list[tuple[int, int]] = []
+    begin = None
     for entry in rank.entries:
-        if entry["what"] in ("step_begin", "healed"):
-            begin = entry["t"]
-        elif entry["what"] in ("step_end", "fault") and begin is not None:
-            pieces.append((begin, entry["t"]))
+        what, t = entry["what"], entry["t"]
+        if what in ("step_begin", "save_end", "eval_end", "healed") and begin is None:
+            begin = t
+        elif what in ("wait_begin", "save_begin", "eval_begin", "preempted", "fault", "end") and begin is not None:
+            pieces.append((begin, t))
             begin = None
     if begin is not None:
         pieces.append((begin, stop))
+    steps = rank.all("step_end", "step_begin")
+    if rank.all("end") and steps:
+        stop = min(stop, steps[-1]["t"])
     return [(low, min(high, stop)) for low, high in pieces if low < stop]
 
 

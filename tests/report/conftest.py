@@ -131,7 +131,9 @@ def attempt(name: str, start: float, end: float | None, ranks: Iterable[RankHist
 
 def job(attempts: list[AttemptHistory], *, now: float = 10_000.0, name: str = "dlrm-nightly", **more: object) -> JobHistory:
     """A job, with what its recorder would say."""
-    made = JobHistory(name=name, attempts=attempts, now=at(now), command=("torchrun", "--nproc-per-node=2", "train.py"), journals=2 * len(attempts))
+    made = JobHistory(
+        name=name, attempts=attempts, now=at(now), command=("torchrun", "--nproc-per-node=2", "train.py"), journals=2 * len(attempts)
+    )
     for key, value in more.items():
         setattr(made, key, value)
     return made
@@ -210,6 +212,12 @@ def fresh_restart() -> JobHistory:
     return job(attempts, name="never-saves")
 
 
+def waiting() -> JobHistory:
+    """The only attempt was killed and the supervisor waits for new hardware."""
+    ranks = [trained_rank(r, begin=1.0, end=200.0, save_every=60, code=-9) for r in range(2)]
+    return job([attempt("000", 0.0, 201.0, ranks, code=137)], name="waiting", now=260.0, running=True)
+
+
 def nothing() -> JobHistory:
     """A folder without an attempt."""
     return job([], name="empty", now=0.0, running=True)
@@ -233,6 +241,7 @@ STORIES: dict[str, Callable[[], JobHistory]] = {
     "unsupported": unsupported,
     "nasty": nasty_strings,
     "fresh": fresh_restart,
+    "waiting": waiting,
     "nothing": nothing,
     "many": many_attempts,
 }

@@ -111,7 +111,10 @@ def test_a_terminal_without_unicode_gets_other_glyphs(served, monkeypatch):
     assert "> first batch" in text
 
 
-@pytest.mark.parametrize(("env", "flags", "expected"), [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False), ({"TERM": "dumb"}, [], False)])
+@pytest.mark.parametrize(
+    ("env", "flags", "expected"),
+    [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False), ({"TERM": "dumb"}, [], False)],
+)
 def test_colour_only_where_it_is_wanted(served, monkeypatch, capsys, env, flags, expected):
     import sys
 

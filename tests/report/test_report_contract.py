@@ -144,7 +144,14 @@ def test_every_key_is_documented(story):
     report = report_dict(*story("two_failures"))
     documented = set(re.findall(r"`([a-z_]+(?:\[\])?(?:\.[a-z_]+)?)`", text))
     named = {name.split(".")[-1] for name in documented}
-    objects = [report, report["leaves"][0], report["incidents"][0], report["attempts"][0], report["recorder"], report["attempts"][0]["resume"]]
+    objects = [
+        report,
+        report["leaves"][0],
+        report["incidents"][0],
+        report["attempts"][0],
+        report["recorder"],
+        report["attempts"][0]["resume"],
+    ]
     for table in objects:
         assert {key for key in table if key not in named} == set()
     assert {figure for figure in FIGURES if f"| `{figure}` |" not in text} == set()

@@ -57,7 +57,9 @@ def test_nothing_comes_from_elsewhere(any_story):
     assert not {"img", "iframe", "object", "embed", "base", "form", "svg"} & set(page.tags)
     assert "url(" not in text
     assert "@import" not in text
-    assert not re.search(r"https?://", files("ettrain.report").joinpath("page.js").read_text() + files("ettrain.report").joinpath("page.css").read_text())
+    assert not re.search(
+        r"https?://", files("ettrain.report").joinpath("page.js").read_text() + files("ettrain.report").joinpath("page.css").read_text()
+    )
 
 
 def test_its_policy_allows_its_own_script_and_no_other(story):
@@ -87,7 +89,15 @@ def test_the_numbers_on_the_page_are_those_of_the_report(story):
     told, job = story("two_failures")
     text = "".join(Page(render_html(told, job)).texts)
     assert f"{told.ledger.ett_pct:.1f}%" in text
-    for words in ("Time to start", "Interruptions", "killed", "rank 1 was ended by SIGKILL", "a checkpoint at step", "lost in all", "torchrun 2.8.0 on 1 node"):
+    for words in (
+        "Time to start",
+        "Interruptions",
+        "killed",
+        "rank 1 was ended by SIGKILL",
+        "a checkpoint at step",
+        "lost in all",
+        "torchrun 2.8.0 on 1 node",
+    ):
         assert words in text
 
 

@@ -41,7 +41,11 @@ def test_wall_pieces_carry_the_parts_of_the_leaves(story):
 
 
 def test_thinning_keeps_the_time_and_roughly_the_shares():
-    pieces = [Piece(10 * i, 10 * i + 8, "effective", "") if k else Piece(10 * i + 8, 10 * i + 10, "idle/steady/data_wait", "") for i in range(1000) for k in (1, 0)]
+    pieces = [
+        Piece(10 * i, 10 * i + 8, "effective", "") if k else Piece(10 * i + 8, 10 * i + 10, "idle/steady/data_wait", "")
+        for i in range(1000)
+        for k in (1, 0)
+    ]
     track = thin(pieces, 100)
     assert track.merged == 2000
     assert len(track.pieces) == 100

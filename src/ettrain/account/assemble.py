@@ -260,12 +260,12 @@ class RankBuilder:
         if history.exit_t is not None:
             return
         last_step = history.last_step_t or 0
-        for code, begin in beat.stack:
+        for code, begin in reversed(beat.stack):
             name = self._name_of(code)
             start = begin + self.offset
             user = code >= e.FIRST_USER_CODE
             if name and start <= history.end and not (user and start < last_step):
-                history.open_stage = name
+                history.open_stage = history.open_stage or name
                 history.spans.append(Span(start, history.end, label(name, user=user)))
         eval_t = beat.eval_t + self.offset if beat.eval_t else 0
         if last_step < eval_t <= history.end:

@@ -74,6 +74,7 @@ class Lineage:
 class _Known:
     save: Save
     step: int
+    rank: int
 
 
 class _Index:
@@ -163,6 +164,8 @@ class _Walk:
         line.saves += len({known.step for known in found})
         if resume.source != "no step":
             self.last_trained = frame.number
+        elif not frame.running:
+            line.go_back(frame.start, frame.end, frame.number if frame.interrupted else None)
 
     def _resume_of(self, attempt: AttemptHistory, frame: Frame) -> Resume:
         resumes = self.line.resumes
@@ -210,20 +213,20 @@ class _Walk:
         """
         steps = StepMap(base)
         self.line.maps.append(steps)
-        happened: list[tuple[int, int, Save | Load | Said]] = []
+        happened: list[tuple[int, int, int, Save | Load | Said]] = []
         for rank in attempt.ranks:
-            happened.extend((save.snapshot, 0, save) for save in rank.saves)
-            happened.extend((load.t, 1, load) for load in rank.loads if 0 < load.local_step < rank.steps)
-            happened.extend((said.t, 2, said) for said in rank.said)
-        happened.sort(key=lambda event: event[:2])
+            happened.extend((save.snapshot, 0, rank.rank, save) for save in rank.saves)
+            happened.extend((load.t, 1, rank.rank, load) for load in rank.loads if 0 < load.local_step < rank.steps)
+            happened.extend((said.t, 2, rank.rank, said) for said in rank.said)
+        happened.sort(key=lambda event: event[:3])
         found: list[_Known] = []
-        for t, _, event in happened:
+        for t, _, number, event in happened:
             if isinstance(event, Save):
-                found.append(_Known(event, steps.at(event.local_step)))
+                found.append(_Known(event, steps.at(event.local_step), number))
                 self._known.add(found[-1])
             elif isinstance(event, Load):
                 match = self._known.match(event)
-                if match is not None and match.step < steps.at(event.local_step):
+                if match is not None and match.step != steps.at(event.local_step):
                     self.line.go_back(match.save.snapshot, t, None)
                     steps.jump(event.local_step, match.step)
             elif event.step > steps.at(event.local_step):
@@ -272,12 +275,11 @@ def _said_base(ranks: list[RankHistory]) -> int | None:
 
 
 def _newest_durable(saves: list[_Known], until: int) -> int:
-    """Snapshot of the newest checkpoint that was durable by then, of its parts the earliest; 0 if there is none."""
+    """Snapshot of the newest checkpoint that was durable by then, of the parts that ranks wrote the earliest; 0 if there is none."""
     durable = [known for known in saves if known.save.durable is not None and known.save.durable <= until]
-    if not durable:
-        return 0
-    newest = max(durable, key=lambda known: known.save.snapshot)
-    return min(known.save.snapshot for known in durable if known.save.local_step == newest.save.local_step)
+    newest = max(durable, key=lambda known: known.save.snapshot, default=None)
+    parts = {known.rank: known.save.snapshot for known in durable if newest and known.save.local_step == newest.save.local_step}
+    return min(parts.values(), default=0)
 
 
 def _without(start: int, end: int, windows: list[LostWindow]) -> list[LostWindow]:

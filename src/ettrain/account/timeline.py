@@ -11,6 +11,7 @@ import heapq
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from ettrain.account.frames import Frame
@@ -127,26 +128,26 @@ def _shutdown_begin(rank: RankHistory, frame: Frame) -> int:
 
 def _base(rank: RankHistory, frame: Frame, leaves: LeafTable) -> list[tuple[int, int]]:
     """Base states as (begin, code), in order; each lasts until the next begins."""
-    begin_training = training_begin(rank)
     shutdown_t = _shutdown_begin(rank, frame)
-    exit_t = rank.exit_t if rank.exit_t is not None and rank.error is None else FOREVER
+    exit_t = rank.exit_t if rank.error is None else None
     after_end = leaves.code(DETECT) if rank.died and not frame.done else leaves.code("shutdown/teardown", "waiting for other ranks")
-    wanted = [
+    wanted: list[tuple[int | None, int]] = [
         (frame.start, leaves.code("start/launch" if frame.number == 0 else RESCHEDULE)),
         (frame.up, leaves.code("start/launch")),
         (rank.start, leaves.code("start/launch", "interpreter start")),
         (rank.entered, leaves.code("start/setup")),
-        (FOREVER if begin_training is None else begin_training, leaves.code(EFFECTIVE)),
+        (training_begin(rank), leaves.code(EFFECTIVE)),
         (shutdown_t, leaves.code(UNTRACKED)),
         (exit_t, leaves.code("shutdown/teardown")),
-        (FOREVER if rank.alive else rank.end, after_end),
+        (None if rank.alive else rank.end, after_end),
     ]
     edges: list[tuple[int, int]] = []
     latest = frame.start
     for begin, code in wanted:
-        latest = max(latest, begin)
-        if latest < frame.stopped:
-            _add_edge(edges, latest, code)
+        if begin is not None and begin < FOREVER:
+            latest = max(latest, begin)
+            if latest < frame.stopped:
+                _add_edge(edges, latest, code)
     if frame.stopped < frame.end:
         _add_edge(edges, frame.stopped, leaves.code(DETECT))
     return edges
@@ -173,7 +174,7 @@ class _Sweep:
         """Tiles of [start, end); spans count only within [low, high)."""
         now = start
         heap: list[tuple[int, int, int, Span]] = []
-        for order, span in enumerate(sorted(spans)):
+        for order, span in enumerate(sorted(spans, key=itemgetter(0, 1))):
             begin = max(span.start, low)
             if begin >= high or span.end <= begin:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ettrain.record import exits
 from ettrain.record.guard import guard
@@ -36,28 +36,33 @@ class stage:  # noqa: N801 - a context manager and decorator, named like the bui
         self.part = part
         self._begins: list[tuple[int, int]] = []
 
-    def __enter__(self) -> stage:
+    def __enter__(self) -> Self:
+        begin = 0
         if not recorder.off:
             try:
-                _enter()
-                self._begins.append((recorder.open_stage(str(self.name), user=True), recorder.steps))
+                if not _entered:
+                    _enter()
+                begin = recorder.open_stage(_text(self.name), user=True)
             except Exception as error:  # noqa: BLE001 - the guard's rule
                 guard.fault("ett.stage", error)
+        self._begins.append((begin, recorder.steps))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._begins:
+        begin, steps_then = self._begins.pop() if self._begins else (0, 0)
+        if not begin:
             return
-        begin, steps_then = self._begins.pop()
         try:
-            more = {"part": self.part} if self.part else {}
+            part = "" if self.part is None else _text(self.part)
+            more: dict[str, Any] = {"part": part} if part else {}
             if kind is not None:
                 more["err"] = kind.__name__
-            recorder.close_stage(str(self.name), begin, user=True, steps=recorder.steps - steps_then, **more)
+            recorder.close_stage(_text(self.name), begin, user=True, steps=recorder.steps - steps_then, **more)
         except Exception as fault:  # noqa: BLE001 - the guard's rule
             guard.fault("ett.stage", fault)
 
     def __call__(self, function: F) -> F:
+        """Mark every call of `function`."""
         name, part = self.name, self.part
 
         @functools.wraps(function)
@@ -66,6 +71,16 @@ class stage:  # noqa: N801 - a context manager and decorator, named like the bui
                 return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
+
+
+def _text(label: object) -> str:
+    """A label as text; the type's name where it has none."""
+    if isinstance(label, str):
+        return label
+    try:
+        return str(label)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        return f"<{type(label).__name__}>"
 
 
 def step(number: int | None = None) -> None:
@@ -77,6 +92,8 @@ def step(number: int | None = None) -> None:
     if recorder.off:
         return
     try:
+        if not _entered:
+            _enter()
         recorder.program_step(number)
     except Exception as error:  # noqa: BLE001 - the guard's rule
         guard.fault("ett.step", error)
@@ -92,13 +109,13 @@ def steps(loader: Iterable[T], start: int = 0) -> Iterator[tuple[int, T]]:
         (global step index, batch). A step is finished when the loop asks for the next batch; one that is left by `break`
         counts if an optimizer stepped in it.
     """
+    begin, batches = now(), recorder.rule.batches
     iterator = iter(loader)
     number = start
     calls = recorder.rule.calls
     finished = True
     try:
         while True:
-            begin, batches = now(), recorder.rule.batches
             try:
                 batch = next(iterator)
             except StopIteration:
@@ -109,8 +126,9 @@ def steps(loader: Iterable[T], start: int = 0) -> Iterator[tuple[int, T]]:
             finished = True
             step(number)
             number += 1
+            begin, batches = now(), recorder.rule.batches
     finally:
-        if not finished and recorder.rule.calls > calls:
+        if not finished and recorder.rule.calls > calls and not recorder.ended:
             step(number)
 
 
@@ -119,14 +137,14 @@ def _delivered(begin: int, batches: int) -> None:
     if recorder.off or recorder.rule.batches != batches:
         return
     try:
-        _enter()
+        if not _entered:
+            _enter()
         recorder.rule.batches += 1
         recorder.rule.activity += 1
-        end = now()
         if recorder.steps:
-            recorder.waited(begin, end)
+            recorder.waited(begin, now())
         else:
-            recorder.span("get_first_batch_data", begin, end)
+            recorder.span("get_first_batch_data", begin, now())
     except Exception as error:  # noqa: BLE001 - the guard's rule
         guard.fault("ett.steps", error)
 
@@ -137,7 +155,14 @@ _entered = False
 def _enter() -> None:
     """A program that marks itself is a trainer, whether or not torch was seen."""
     global _entered
-    if not _entered:
-        _entered = True
-        exits.install(recorder)
-        recorder.promote()
+    _entered = True
+    exits.install(recorder)
+    recorder.promote()
+
+
+def _forget() -> None:
+    global _entered
+    _entered = False
+
+
+recorder.at_fork.append(_forget)

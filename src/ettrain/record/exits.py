@@ -1,5 +1,7 @@
-"""How the process ends: exceptions, exit, fork. Chains to whatever hooks are there and never installs a signal handler,
-since frameworks look at those to decide what they may do."""
+"""How the process ends: exceptions, exit, fork.
+
+Chains to whatever hooks are there and never installs a signal handler, since frameworks look at those to decide what they may do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from ettrain.record.guard import guard
-from ettrain.record.recorder import Recorder, now, rank_of_environment
+from ettrain.record.rank import rank_of_environment
+from ettrain.record.recorder import Recorder, now
 from ettrain.settings import ENV_SUPERVISOR
 
 
@@ -19,12 +22,12 @@ class _Exits:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.seen: BaseException | None = None
-        self.finished = False
-        self.before = sys.excepthook
+        boot: Any = sys.modules.get("_ettrain_boot")
+        early = getattr(boot, "failed", None)
+        self.before = boot.before if early is not None and sys.excepthook is early else sys.excepthook
         self.before_thread = threading.excepthook
 
     def excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self.seen = error
         self.record(error, "main")
         self.before(kind, error, trace)
 
@@ -34,7 +37,11 @@ class _Exits:
         self.before_thread(arguments)
 
     def record(self, error: BaseException, how: str) -> None:
+        """Write down an exception that leaves the program, once."""
         try:
+            if error is self.seen:
+                return
+            self.seen = error
             if str(os.getppid()) == os.environ.get(ENV_SUPERVISOR) or rank_of_environment()[0] is not None:
                 self.recorder.promote()
             self.recorder.emit({"k": "exc", "t": now(), "how": how, **describe(error)})
@@ -42,24 +49,35 @@ class _Exits:
             guard.fault("exception not recorded", fault)
 
     def finish(self) -> None:
-        if self.finished:
-            return
-        self.finished = True
+        """The interpreter's exit handlers run."""
         try:
             last = getattr(sys, "last_value", None)
-            if last is not None and last is not self.seen:
+            if isinstance(last, BaseException) and not self.recorder.ended:
                 self.record(last, "main")
             self.recorder.finish()
         except Exception as fault:  # noqa: BLE001 - the guard's rule
             guard.fault("exit not recorded", fault)
+
+    def finish_child(self) -> None:
+        """A child of multiprocessing ends: it runs no exit handlers, and its exceptions pass no excepthook."""
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            error = error.__context__ if error.code not in (None, 0) else None
+        if error is not None and not isinstance(error, SystemExit):
+            self.record(error, "main")
+        self.finish()
 
     def register_again(self) -> None:
         """Exit handlers run last in, first out: registered late, ours runs close to the program's last line."""
         atexit.register(self.finish)
 
     def in_child(self) -> None:
-        self.finished = False
-        self.recorder.reset()
+        """The process was forked, and this is the child."""
+        try:
+            self.seen = None
+            self.recorder.in_child()
+        except Exception as fault:  # noqa: BLE001 - the guard's rule
+            guard.fault("fork", fault)
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -75,20 +93,35 @@ def describe(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__, "message": message, "trace": trace[-1500:]}
 
 
+_installed: list[_Exits] = []
+
+
 def install(recorder: Recorder) -> None:
-    """Watch for the end of this process."""
+    """Watch for the end of this process; once."""
+    if _installed:
+        return
     exits = _Exits(recorder)
+    _installed.append(exits)
     sys.excepthook = exits.excepthook
     threading.excepthook = exits.threadhook
     atexit.register(exits.finish)
     recorder.on_first_step = exits.register_again
     os.register_at_fork(after_in_child=exits.in_child)
-    if _is_multiprocessing_child():
-        from multiprocessing.util import Finalize
+    from multiprocessing import process, util
 
-        Finalize(None, exits.finish, exitpriority=100)
+    util.register_after_fork(exits, _watch_child)
+    if process.parent_process() is not None:
+        _watch_child(exits)
 
 
-def _is_multiprocessing_child() -> bool:
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+def _watch_child(exits: _Exits) -> None:
+    """Called in every child of multiprocessing once it has forgotten its parent's finalizers."""
+    from multiprocessing.util import Finalize
+
+    Finalize(None, exits.finish_child, exitpriority=100)
+
+
+def failed(error: BaseException) -> None:
+    """An exception leaves the program before it ever imported torch."""
+    for exits in _installed:
+        exits.record(error, "main")

@@ -13,18 +13,18 @@ import os
 import sys
 from _thread import get_ident, get_native_id
 from collections.abc import Callable, MutableSequence
+from pathlib import Path
 from typing import Any, Final
 
 from ettrain import clock
 from ettrain import events as e
-from ettrain._version import VERSION
 from ettrain.beat import memory_beat, open_beat
 from ettrain.events import B_ACTIVE_T, B_BACKWARDS, B_OPTIMIZER_CALLS, B_STEP, B_STEP_T, B_WAIT, Record
-from ettrain.jobpaths import JobPaths, attempt_name, rank_stem
 from ettrain.journal import JournalWriter
 from ettrain.record.guard import guard
+from ettrain.record.rank import attempt_folder, head, is_loader_worker, open_journal, rank_of_environment
 from ettrain.record.stepcount import StepRule
-from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
+from ettrain.settings import ENV_JOB_DIR
 
 MAX_PENDING: Final = 10_000
 MIN_INTERVAL_NS: Final = 1_000_000_000
@@ -33,12 +33,6 @@ STALL_FACTOR: Final = 10
 STALL_FLOOR_NS: Final = 1_000_000_000
 _NEVER: Final = 1 << 62
 _CODES: Final = {name: code for code, name in enumerate(e.FOUND_NAMES)}
-_RANK_VARIABLES: Final = (
-    ("RANK", "WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
 
 now = clock.monotonic_ns
 
@@ -47,9 +41,9 @@ class Recorder:
     """Records one process. Every method is cheap, and none may raise into the program: callers end their faults in `guard`."""
 
     __slots__ = (
-        "at_finish", "at_fork", "backwards", "beat", "ended", "journal", "lost_ns", "main", "off", "on_first_step", "pending", "promoted",
-        "rule", "skipped", "source", "steps", "wait_ns", "_age0", "_clock_due", "_due", "_fresh_names", "_job", "_last", "_limit",
-        "_lost_then", "_open", "_overflow", "_pow2", "_said_delta", "_saves", "_unwritten", "_window",
+        "_age0", "_clock_due", "_due", "_fresh_names", "_last", "_limit", "_lost_then", "_open", "_overflow", "_pow2", "_said_delta",
+        "_saves", "_unwritten", "_window", "at_finish", "at_fork", "backwards", "beat", "ended", "journal", "lost_ns", "main", "off",
+        "on_first_step", "pending", "promoted", "rule", "skipped", "source", "steps", "wait_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -72,9 +66,7 @@ class Recorder:
             call()
 
     def _reset(self) -> None:
-        job_dir = os.environ.get(ENV_JOB_DIR)
-        self.off = job_dir is None
-        self._job = JobPaths(_path(job_dir)) if job_dir is not None else None
+        self.off = ENV_JOB_DIR not in os.environ
         self.beat: MutableSequence[int] = memory_beat()
         self.journal = None
         self.promoted = self.ended = False
@@ -105,9 +97,10 @@ class Recorder:
 
     def promote(self, rank: int | None = None, world: int | None = None) -> None:
         """Open the journal and the beat page, once, unless this process is a helper of a trainer."""
-        if self.promoted or self.off or self._job is None:
+        folder = None if self.promoted or self.off else attempt_folder()
+        if folder is None:
             return
-        if _is_loader_worker():
+        if is_loader_worker():
             self.off = True
             self.pending.clear()
             return
@@ -115,21 +108,19 @@ class Recorder:
         if rank is None:
             rank, world = rank_of_environment()
         guard.on_fault = self._on_fault
-        folder = str(self._job.attempt(attempt_name(_number(ENV_ATTEMPT), _number("TORCHELASTIC_RESTART_COUNT"))))
         waiting, self.pending = self.pending, []
         try:
-            os.makedirs(folder, exist_ok=True)
-            self.journal, stem = self._open_journal(folder, rank)
+            self.journal, beat = open_journal(folder, rank)
         except OSError as error:
             guard.fault("cannot write a journal, this process is not recorded", error)
             return
-        self._map_beat(os.path.join(folder, stem + ".beat"))
-        self._unwritten = [self._head(rank, world), *self._names(), *waiting]
+        self._map_beat(beat)
+        self._unwritten = [head(rank, world), *self._names(), *waiting]
         self._write([])
         if self._overflow:
             guard.fault("more was recorded before the first step than fits", f"{self._overflow} records lost")
 
-    def _map_beat(self, path: str) -> None:
+    def _map_beat(self, path: Path) -> None:
         try:
             page = open_beat(path, os.getpid())
         except OSError as error:
@@ -139,30 +130,6 @@ class Recorder:
             if self.beat[slot]:
                 page[slot] = self.beat[slot]
         self.beat = page
-
-    def _open_journal(self, folder: str, rank: int | None) -> tuple[JournalWriter, str]:
-        """The file of this rank; of this process where the rank has one; with a number by chance where two hosts use one process id."""
-        pid = os.getpid()
-        stems = [rank_stem(rank, pid), rank_stem(rank, pid, taken=True), f"{rank_stem(rank, pid, taken=True)}-{os.urandom(4).hex()}"]
-        for stem in stems[:-1]:
-            try:
-                return JournalWriter(os.path.join(folder, stem + ".jsonl"), exclusive=True), stem
-            except FileExistsError:
-                continue
-        return JournalWriter(os.path.join(folder, stems[-1] + ".jsonl"), exclusive=True), stems[-1]
-
-    def _head(self, rank: int | None, world: int | None) -> Record:
-        wall, t = clock.wall_pair()
-        boot = sys.modules.get("_ettrain_boot")
-        torch = sys.modules.get("torch")
-        start = clock.process_start_ns(os.getpid())
-        return {
-            "k": "head", "schema": e.SCHEMA, "t": t, "wall": wall, "boot": clock.boot_id(), "host": os.uname().nodename,
-            "pid": os.getpid(), "role": "rank", "rank": rank, "world": world, "start": start,
-            "entered": max(getattr(boot, "ENTERED", t), start or 0), "devices": _number("ETT_DEVICES_PER_RANK") or 1,
-            "python": sys.version.split()[0], "torch": str(getattr(torch, "__version__", "")), "ettrain": VERSION,
-            "argv": " ".join(map(str, getattr(sys, "argv", [])[:8]))[:500],
-        }  # fmt: skip
 
     def _names(self) -> list[Record]:
         return [{"k": "name", "t": now(), "code": code, "name": name} for name, code in self._fresh_names.items()]
@@ -210,24 +177,35 @@ class Recorder:
             self._open.append((begin, self.lost_ns))
         return begin
 
-    def close_stage(self, name: str, begin: int, *, user: bool = False, steps: int = 0, **more: Any) -> None:
-        """End a stage and write its span. `steps`: steps counted inside, which make a user's stage a frame, not a wait."""
+    def close_stage(self, name: str, begin: int, *, user: bool = False, steps: int = 0, write: bool = True, **more: Any) -> Record:
+        """End a stage and write its span.
+
+        Args:
+            name: the stage.
+            begin: what `open_stage` returned.
+            user: whether the program marked it.
+            steps: steps counted inside, which make a user's stage a frame, not a wait.
+            write: False where the caller writes the record, when it knows more.
+            more: attributes.
+        Returns:
+            The record.
+        """
         end = now()
         record: Record = {"k": "span", "t": begin, "name": name, "end": end, "by": "user" if user else "found", **more}
         if steps:
             record["steps"] = steps
         index = self._index(begin)
-        if index is None:
-            if get_ident() != self.main:
-                record["lane"] = get_native_id()
+        if index is None and get_ident() != self.main:
+            record["lane"] = get_native_id()
+        if write:
             self.emit(record)
-            return
-        lost_then = self._open[index][1]
-        self.emit(record)
-        self._pop(index)
-        self.beat[B_ACTIVE_T] = end
-        if not steps:
-            self.lost_ns = max(self.lost_ns, lost_then + end - begin)
+        if index is not None:
+            lost_then = self._open[index][1]
+            self._pop(index)
+            self.beat[B_ACTIVE_T] = end
+            if not steps:
+                self.lost_ns = max(self.lost_ns, lost_then + end - begin)
+        return record
 
     def drop_stage(self, begin: int) -> None:
         """End a stage that turned out to be none."""
@@ -412,7 +390,10 @@ class Recorder:
             if self.steps:
                 self.progress(self.beat[B_STEP_T])
             for call in self.at_finish:
-                call()
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001 - the guard's rule
+                    guard.fault("end of the process", error)
             self._wall_clock()
             self.emit({"k": "exit", "t": now(), "step": self.steps})
         self.ended = True
@@ -422,37 +403,10 @@ class Recorder:
         self.emit({"k": "clock", "t": t, "wall": wall})
 
 
-def rank_of_environment() -> tuple[int | None, int | None]:
-    """(rank, world size) as the launcher's environment names them; None where it does not."""
-    for rank, world in _RANK_VARIABLES:
-        text = os.environ.get(rank, "")
-        if text.isdecimal():
-            size = os.environ.get(world, "")
-            return int(text), int(size) if size.isdecimal() else None
-    return None, None
-
-
 def import_part(module: str) -> str:
     """Label of an import: the distribution's top package, torch's big lazy parts apart."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "torch" else parts[0]
-
-
-def _number(variable: str) -> int:
-    """A count from the environment; 0 where there is none."""
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else 0
-
-
-def _is_loader_worker() -> bool:
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    return worker is not None and getattr(worker, "_worker_info", None) is not None
-
-
-def _path(text: str) -> Any:
-    from pathlib import Path
-
-    return Path(text)
 
 
 recorder = Recorder()

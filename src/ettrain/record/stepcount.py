@@ -11,7 +11,7 @@ from __future__ import annotations
 class StepRule:
     """State of the rule for one process."""
 
-    __slots__ = ("activity", "batches", "calls", "_activity_then", "_batches_then", "_iteration", "_seen")
+    __slots__ = ("_activity_then", "_batches_then", "_iteration", "activity", "batches", "calls", "seen")
 
     def __init__(self) -> None:
         self.activity = 0
@@ -21,21 +21,20 @@ class StepRule:
         self._activity_then = -1
         self._batches_then = -1
         self._iteration = 1
-        self._seen: dict[int, int] = {}
+        self.seen: dict[int, int] = {}
+        """Optimizer -> the iteration in which it stepped last."""
 
     def optimizer_called(self, key: int) -> bool:
         """Take an optimizer's call (`key`: its identity); True if it begins a new step count."""
         self.calls += 1
-        seen = self._seen
+        seen = self.seen
         iteration = self._iteration
-        last = seen.get(key, 0)
         activity = self.activity
-        if self._activity_then < 0:
-            new = True
-        elif activity == self._activity_then and activity:
+        last = seen.get(key, 0)
+        if activity == self._activity_then and activity:
             new = False
         else:
-            new = last == iteration or (last == 0 and self.batches != self._batches_then)
+            new = last == iteration or self._activity_then < 0 or (last == 0 and self.batches != self._batches_then)
         if not new:
             seen[key] = iteration
             return False

@@ -134,13 +134,8 @@ def timeline_data(account: Account, job: JobHistory, timeline: Timeline) -> dict
     ledger = account.ledger
     paths, parts = _Numbers(), _Numbers()
     parts.of("")
-    rows = [
-        {"label": row.label, "kind": row.kind, "tiles": _flat(row, ledger.start, paths, parts)}
-        for row in timeline.rows
-    ]
-    attempts = [
-        [_us(row.start - ledger.start), _us(row.end - ledger.start), f"#{row.number} {clean(row.exit)}"] for row in ledger.attempts
-    ]
+    rows = [{"label": row.label, "kind": row.kind, "tiles": _flat(row, ledger.start, paths, parts)} for row in timeline.rows]
+    attempts = [[_us(row.start - ledger.start), _us(row.end - ledger.start), f"#{row.number} {clean(row.exit)}"] for row in ledger.attempts]
     return {
         "wall": _us(ledger.wall_ns) if timeline.rows else 0,
         "leaves": [_leaf(path) for path in paths.names],
@@ -213,4 +208,3 @@ def _embedded(data: dict[str, object]) -> str:
     """JSON that is safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-

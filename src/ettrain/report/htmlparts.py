@@ -10,11 +10,11 @@ from ettrain._version import VERSION
 from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account, Incident, Leaf, Ledger
 from ettrain.report.figures import can
-from ettrain.report.metrics import FORMULA, NOT_CARRIED, Metric, group_sums, meaning_of, metrics_of, short, show_some
+from ettrain.report.metrics import FORMULA, NOT_CARRIED, Metric, group_sums, meaning_of, metrics_of, parts_of, short, show_some
 from ettrain.report.notes import next_command, notes_of, report_command
 from ettrain.report.palette import GROUPS, fill_of, group_of
 from ettrain.report.startup import startup_of
-from ettrain.report.units import clean, day_and_time, device_hours, duration, instant, percent, plural, unbroken
+from ettrain.report.units import clean, day_and_time, device_unit, duration, instant, percent, plural, unbroken
 
 ROWS_SHOWN: Final = 200
 PARTS_SHOWN: Final = 5
@@ -130,8 +130,8 @@ def _timeline(account: Account, job: JobHistory, remarks: Sequence[str]) -> str:
     content = (
         '<div class="title"><h2>Timeline<small>the job as its furthest-behind rank, then each rank</small></h2>'
         '<span class="range" id="range" role="status"></span>'
-        '<button type="button" id="zoom-in" aria-label="Zoom in">+</button><button type="button" id="zoom-out" aria-label="Zoom out">−</button>'
-        '<button type="button" id="zoom-all">whole job</button></div>\n'
+        '<span class="buttons"><button type="button" id="zoom-in" aria-label="Zoom in">+</button><button type="button" id="zoom-out" aria-label="Zoom out">−</button>'
+        '<button type="button" id="zoom-all">whole job</button></span></div>\n'
         f'<div class="tools" role="group" aria-label="Legend: press one to single it out">{legend}</div>\n'
         '<div id="timeline"><canvas id="overview" aria-hidden="true"></canvas>\n'
         '<div id="view"><canvas id="rows" tabindex="0" role="img" aria-label="Timeline of the job and its ranks. '
@@ -153,13 +153,14 @@ def _losses(ledger: Ledger, job: JobHistory) -> str:
         return ""
     rows = [line for leaf in leaves for line in _loss_rows(leaf, ledger, job, max(leaves[0].wall_ns, 1))]
     lost = ledger.wall_ns - ledger.effective_ns
-    hours = device_hours(ledger.device_wall_ns - ledger.effective_device_ns) if can(job, "devices") else "–"
+    unit = device_unit(ledger.device_wall_ns)
+    hours = unit.show(ledger.device_wall_ns - ledger.effective_device_ns) if can(job, "devices") else "–"
     foot = (
         f'<tr><th scope="row">lost in all</th><td class="n">{duration(lost)}</td><td class="n">{percent(lost, ledger.wall_ns)}</td>'
         f'<td class="bar"></td><td class="n">{hours}</td><td></td></tr>'
     )
-    titles = [("leaf", ""), ("time", "n"), ("of wall", "n"), ("", ""), ("device-hours", "n"), ("component", "")]
-    caption = "Wall time by leaf, worst first: the job is in the stage of its furthest-behind rank. Device-hours add up all ranks."
+    titles = [("leaf", ""), ("time", "n"), ("of wall", "n"), ("", ""), (unit.title, "n"), ("component", "")]
+    caption = "Wall time by leaf, worst first: the job is in the stage of its furthest-behind rank. Device time adds up all ranks."
     return _section("Where the time went", _table(caption, titles, rows, foot))
 
 
@@ -167,7 +168,7 @@ def _loss_rows(leaf: Leaf, ledger: Ledger, job: JobHistory, worst: int) -> list[
     fill = fill_of(leaf.path)
     width = 100 * leaf.wall_ns / worst
     bar = f'<i style="width:{width:.2f}%;background:{fill}"></i>' if leaf.wall_ns else ""
-    hours = device_hours(leaf.device_ns) if can(job, "devices") else "–"
+    hours = device_unit(ledger.device_wall_ns).show(leaf.device_ns) if can(job, "devices") else "–"
     cells = [
         _cell(_swatch(fill) + esc(short(leaf.path)), head=True),
         _cell(duration(leaf.wall_ns), css="n"),
@@ -176,17 +177,13 @@ def _loss_rows(leaf: Leaf, ledger: Ledger, job: JobHistory, worst: int) -> list[
         _cell(hours, css="n"),
         _cell(esc(leaf.component)),
     ]
-    named = sorted(((ns, part) for part, ns in leaf.parts.items() if part), key=lambda item: (-item[0], item[1]))
-    rest = leaf.wall_ns - sum(ns for ns, _ in named[:PARTS_SHOWN])
-    parts = [(part, ns) for ns, part in named[:PARTS_SHOWN]]
-    if 200 * leaf.wall_ns < ledger.wall_ns:
-        parts = []
-    elif named and rest:
-        parts.append((f"{len(named) - PARTS_SHOWN} others" if len(named) > PARTS_SHOWN else "other", rest))
+    parts = parts_of(leaf, PARTS_SHOWN) if 200 * leaf.wall_ns >= ledger.wall_ns else []
     lines = [f"<tr>{''.join(cells)}</tr>"]
     for part, ns in parts:
         share = percent(ns, ledger.wall_ns)
-        values = _cell(esc(part), head=True) + _cell(duration(ns), css="n") + _cell(share, css="n") + '<td class="bar"></td><td></td><td></td>'
+        values = (
+            _cell(esc(part), head=True) + _cell(duration(ns), css="n") + _cell(share, css="n") + '<td class="bar"></td><td></td><td></td>'
+        )
         lines.append(f'<tr class="part">{values}</tr>')
     return lines
 

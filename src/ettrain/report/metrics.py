@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ettrain.account.history import JobHistory
-from ettrain.account.ledger import Account, Ledger
+from ettrain.account.ledger import Account, Leaf, Ledger
 from ettrain.lifecycle import FAILURE
 from ettrain.report.figures import can
 from ettrain.report.palette import group_of
@@ -18,6 +18,20 @@ RATE_FROM_NS: Final = 10 * HOUR_NS
 """Device time below which a failure rate would be noise."""
 FORMULA: Final = "ETT by formula"
 NOT_CARRIED: Final = "not in this source"
+
+
+def parts_of(leaf: Leaf, limit: int) -> list[tuple[str, int]]:
+    """The finer labels of a leaf and their ns, most first, where they say more than the leaf: at most `limit`, and the rest as one.
+
+    What takes less than a twentieth of the leaf joins the rest.
+    """
+    named = sorted(((ns, clean(part)) for part, ns in leaf.parts.items() if part), key=lambda item: (-item[0], item[1]))
+    shown = [(part, ns) for ns, part in named[:limit] if 20 * ns >= leaf.wall_ns]
+    rest = leaf.wall_ns - sum(ns for _, ns in shown)
+    others = len(named) - len(shown)
+    if shown and rest:
+        shown.append((f"{others} others" if others > 1 else "other", rest))
+    return shown
 
 
 class Metric(NamedTuple):
@@ -85,7 +99,11 @@ def _metrics(account: Account, job: JobHistory) -> Iterator[tuple[str, str, str]
     yield "Unsaved training", _value(job, "unsaved", ledger.unsaved_ns), remark + (f" (± {duration(error)})" if error else "")
     if ledger.at_risk_ns:
         yield "At risk", _value(job, "unsaved", ledger.at_risk_ns), "trained since the last durable checkpoint"
-    yield "Repeated work", _value(job, "unsaved", ledger.repeated_work_ns), "unsaved training, start stages done again" if ledger.repeated_work_ns else "nothing was done twice"
+    yield (
+        "Repeated work",
+        _value(job, "unsaved", ledger.repeated_work_ns),
+        "unsaved training, start stages done again" if ledger.repeated_work_ns else "nothing was done twice",
+    )
     blocking = f"in {plural(ledger.saves, 'save')}" if ledger.saves else "no save was seen"
     yield "Checkpoint blocking", _value(job, "checkpoint_blocking", ledger.checkpoint_blocking_ns), blocking
     yield "Time to shut down", *_shut_down(ledger, job)
@@ -109,7 +127,9 @@ def _recovery(ledger: Ledger, job: JobHistory) -> tuple[str, str]:
         return "-", "no interruption"
     if len(times) == 1:
         if not ledger.incidents[0].recovered:
-            return duration(times[0]), "so far: no later attempt has trained" if ledger.status == "running" else "and no later attempt trained"
+            return duration(
+                times[0]
+            ), "so far: no later attempt has trained" if ledger.status == "running" else "and no later attempt trained"
         return duration(times[0]), "work stopped → first batch of the next attempt"
     shown, more = show_some(len(times), 6)
     each = ", ".join(duration(times[index]) for index in shown) + (f" and {more} more" if more else "")

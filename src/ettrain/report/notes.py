@@ -20,6 +20,8 @@ from ettrain.report.units import clean, clip, duration, percent, plural
 UNTRACKED_LIMIT_FRAC: Final = 0.02
 CLOCK_LIMIT_NS: Final = 10_000_000
 COMMAND_LIMIT: Final = 300
+_UNREADABLE: Final = ".jsonl: "
+"""What the reader's notes on a journal that it could not read contain: its path and a colon."""
 _START_GROUPS: Final = ("start", "restart")
 
 
@@ -59,6 +61,7 @@ def untracked_ns(ledger: Ledger) -> int:
 
 def _warnings(account: Account, job: JobHistory) -> Iterator[str]:
     ledger = account.ledger
+    yield from (clean(text) for text in job.notes if _UNREADABLE in text)
     yield from _protection(ledger, job)
     yield from _progress(account, job)
     untracked = untracked_ns(ledger)
@@ -129,8 +132,7 @@ def _infos(account: Account, job: JobHistory) -> Iterator[str]:
     absent = missing(job)
     if absent:
         yield f"Not in this source: {', '.join(FIGURES[name] for name in absent)}."
-    for text in job.notes:
-        yield clean(text)
+    yield from (clean(text) for text in job.notes if _UNREADABLE not in text)
 
 
 def report_command(job: str, runs: str = "") -> str:

@@ -98,7 +98,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         key="reschedule",
         title="reschedule",
         fill="#f0e442",
-        ansi=227,
+        ansi=142,
         glyph="┄",
         ascii="-",
         trace="yellow",
@@ -117,8 +117,8 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         key="untracked",
         title="untracked",
-        fill="#8b9099",
-        ansi=245,
+        fill="#5d636e",
+        ansi=241,
         glyph="?",
         ascii="?",
         trace="grey",
@@ -130,7 +130,8 @@ GROUPS: Final[tuple[Group, ...]] = (
 BY_KEY: Final = {group.key: group for group in GROUPS}
 
 ASCII: Final = str.maketrans(
-    {group.glyph: group.ascii for group in GROUPS} | {"·": "-", "…": "~", "±": "~", "−": "-", "→": ">", "│": "|", "└": "`", "─": "-", "µ": "u"}
+    {group.glyph: group.ascii for group in GROUPS}
+    | {"·": "-", "…": "~", "±": "~", "−": "-", "→": ">", "│": "|", "└": "`", "─": "-", "µ": "u"}
 )
 """For `str.translate`: what a terminal without Unicode shows instead."""
 

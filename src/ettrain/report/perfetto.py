@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
 from ettrain._version import VERSION
-from ettrain.account.history import AttemptHistory, JobHistory, RankHistory, Span
+from ettrain.account.history import AttemptHistory, JobHistory, RankHistory
 from ettrain.account.ledger import Account
 from ettrain.account.rollback import StepMap
-from ettrain.account.timeline import Tiles
 from ettrain.lifecycle import component_of
 from ettrain.report.metrics import short
 from ettrain.report.palette import group_of
@@ -32,7 +32,7 @@ EVENTS: Final = 400_000
 JOB_PID: Final = 1
 
 Event = dict[str, object]
-"""One trace event."""
+"""One trace event, or its arguments."""
 
 
 def render_perfetto(account: Account, job: JobHistory) -> str:
@@ -53,21 +53,22 @@ def trace_events(account: Account, job: JobHistory, *, shortest_ns: int = 0) -> 
         job: the history it was made from.
         shortest_ns: tiles shorter than this are merged, recorded spans left out, for display only; 0 = none.
     """
-    origin = account.ledger.start
-    threads = count(JOB_PID + len(job.attempts) + 1)
-    yield from _job_events(account, threads)
+    numbers = count(JOB_PID + len(job.attempts) + 1)
+    yield from _job_events(account, numbers)
     for number, attempt in enumerate(job.attempts):
-        pid = JOB_PID + 1 + number
-        yield _meta("process_name", pid, pid, name=f"attempt {number} ({clean(account.ledger.attempts[number].exit)})")
-        yield _meta("process_sort_index", pid, pid, sort_index=pid)
+        process = _Process(pid=JOB_PID + 1 + number, origin=account.ledger.start, numbers=numbers)
+        yield from process.named(f"attempt {number} ({clean(account.ledger.attempts[number].exit)})")
         told = {rank.rank: rank for rank in attempt.ranks}
         for tiles in account.tiles[number]:
-            yield from _tile_events(account, number, tiles, pid, next(threads), shortest_ns)
+            pieces: Iterable[Piece] = rank_pieces(account, number, tiles)
+            if shortest_ns:
+                pieces = thin(pieces, shortest_ns).pieces
+            yield from _tile_events(pieces, process.thread(f"rank {tiles.rank}"))
             rank = told.get(tiles.rank)
             if rank is not None:
-                yield from _recorded_events(rank, pid, threads, origin, shortest_ns)
-                yield from _step_events(rank, account.lineage.maps[number], pid, next(threads), origin)
-        yield from _exception_events(attempt, pid, next(threads), origin)
+                yield from _recorded_events(rank, process, shortest_ns)
+                yield from _step_events(rank, account.lineage.maps[number], process)
+        yield from _exception_events(attempt, process)
 
 
 def _shortest(account: Account, job: JobHistory) -> int:
@@ -78,28 +79,72 @@ def _shortest(account: Account, job: JobHistory) -> int:
     return 2 * busy_ns // EVENTS if amount > EVENTS else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Thread:
+    """One track; times in ns on the job's clock."""
+
+    pid: int
+    tid: int
+    origin: int
+    name: str
+
+    def named(self) -> Iterator[Event]:
+        """What gives the track its name and its place."""
+        yield _meta("thread_name", self.pid, self.tid, name=self.name)
+        yield _meta("thread_sort_index", self.pid, self.tid, sort_index=self.tid)
+
+    def span(self, name: str, kind: str, start: int, end: int, told: Event) -> Event:
+        """A stretch of time."""
+        return {"ph": "X", **self._at(name, start), "cat": kind, "dur": _us(end - start), "args": told}
+
+    def instant(self, name: str, kind: str, t: int, told: Event) -> Event:
+        """An instant."""
+        return {"ph": "i", "s": "t", **self._at(name, t), "cat": kind, "args": told}
+
+    def counter(self, t: int, value: int) -> Event:
+        """A value that holds from an instant on."""
+        return {"ph": "C", **self._at(self.name, t), "args": {"step": value}}
+
+    def _at(self, name: str, t: int) -> Event:
+        return {"name": name, "pid": self.pid, "tid": self.tid, "ts": _us(t - self.origin)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Process:
+    """A group of tracks."""
+
+    pid: int
+    origin: int
+    numbers: Iterator[int]
+    """Thread numbers: no two threads of a trace share one."""
+
+    def named(self, name: str) -> Iterator[Event]:
+        """What gives the group its name and its place."""
+        yield _meta("process_name", self.pid, self.pid, name=name)
+        yield _meta("process_sort_index", self.pid, self.pid, sort_index=self.pid)
+
+    def thread(self, name: str) -> _Thread:
+        """The group's next track."""
+        return _Thread(pid=self.pid, tid=next(self.numbers), origin=self.origin, name=name)
+
+
 # ---- the job
 
 
-def _job_events(account: Account, threads: Iterator[int]) -> Iterator[Event]:
+def _job_events(account: Account, numbers: Iterator[int]) -> Iterator[Event]:
     ledger = account.ledger
-    yield _meta("process_name", JOB_PID, JOB_PID, name=f"job {clean(ledger.job)}")
-    yield _meta("process_sort_index", JOB_PID, JOB_PID, sort_index=0)
-    tid = next(threads)
-    yield _meta("thread_name", JOB_PID, tid, name="state")
-    yield _meta("thread_sort_index", JOB_PID, tid, sort_index=0)
-    yield from (_piece_event(piece, JOB_PID, tid, ledger.start) for piece in job_pieces(account))
-    tid = next(threads)
-    yield _meta("thread_name", JOB_PID, tid, name="attempts")
-    yield _meta("thread_sort_index", JOB_PID, tid, sort_index=1)
+    process = _Process(pid=JOB_PID, origin=ledger.start, numbers=numbers)
+    yield from process.named(f"job {clean(ledger.job)}")
+    yield from _tile_events(job_pieces(account), process.thread("state"))
+    attempts = process.thread("attempts")
+    yield from attempts.named()
     for row in ledger.attempts:
-        arguments = {"exit": clean(row.exit), "ranks": row.ranks, "first_step": row.first_step, "last_step": row.last_step}
-        yield _complete(f"attempt {row.number}", "attempt", row.start, row.end, JOB_PID, tid, ledger.start, arguments)
-    tid = next(threads)
-    yield _meta("thread_name", JOB_PID, tid, name="interruptions")
-    yield _meta("thread_sort_index", JOB_PID, tid, sort_index=2)
+        arguments: Event = {"exit": clean(row.exit), "ranks": row.ranks, "first_step": row.first_step, "last_step": row.last_step}
+        yield attempts.span(f"attempt {row.number}", "attempt", row.start, row.end, arguments)
+    incidents = process.thread("interruptions")
+    yield from incidents.named()
     for incident in ledger.incidents:
-        told: dict[str, object] = {
+        told: Event = {
             "kind": incident.diagnosis.kind,
             "component": clean(incident.diagnosis.component),
             "rank": incident.diagnosis.rank,
@@ -107,75 +152,52 @@ def _job_events(account: Account, threads: Iterator[int]) -> Iterator[Event]:
             "time_to_recover_s": incident.time_to_recover_ns / NS,
             "unsaved_s": incident.unsaved_ns / NS,
         }
-        yield _instant(clean(incident.diagnosis.cls), "interruption", incident.at, JOB_PID, tid, ledger.start, told)
+        yield incidents.instant(clean(incident.diagnosis.cls), "interruption", incident.at, told)
 
 
 # ---- one rank
 
 
-def _tile_events(account: Account, number: int, tiles: Tiles, pid: int, tid: int, shortest_ns: int) -> Iterator[Event]:
-    yield _meta("thread_name", pid, tid, name=f"rank {tiles.rank}")
-    yield _meta("thread_sort_index", pid, tid, sort_index=tid)
-    pieces: Iterable[Piece] = rank_pieces(account, number, tiles)
-    if shortest_ns:
-        pieces = thin(pieces, shortest_ns).pieces
-    yield from (_piece_event(piece, pid, tid, account.ledger.start) for piece in pieces)
+def _tile_events(pieces: Iterable[Piece], thread: _Thread) -> Iterator[Event]:
+    yield from thread.named()
+    for piece in pieces:
+        told: Event = {"leaf": clean(piece.path), "component": component_of(piece.path)}
+        if piece.part:
+            told["part"] = clean(piece.part)
+        event = thread.span(short(piece.path), "leaf", piece.start, piece.end, told)
+        event["cname"] = group_of(piece.path).trace
+        yield event
 
 
-def _recorded_events(rank: RankHistory, pid: int, threads: Iterator[int], origin: int, shortest_ns: int) -> Iterator[Event]:
+def _recorded_events(rank: RankHistory, process: _Process, shortest_ns: int) -> Iterator[Event]:
     """What the recorder wrote, before any of it was billed: stages of the main thread, then what ran beside it."""
     for name, spans in (("stages", rank.spans), ("background", rank.background)):
-        for lane, inside in enumerate(nested_lanes(span for span in spans if span.start >= origin and span.end - span.start >= shortest_ns)):
-            tid = next(threads)
-            yield _meta("thread_name", pid, tid, name=f"rank {rank.rank} {name}" + (f" {lane + 1}" if lane else ""))
-            yield _meta("thread_sort_index", pid, tid, sort_index=tid)
-            yield from (_span_event(span, pid, tid, origin) for span in inside)
+        kept = (span for span in spans if span.start >= process.origin and span.end - span.start >= shortest_ns)
+        for lane, inside in enumerate(nested_lanes(kept)):
+            thread = process.thread(f"rank {rank.rank} {name}" + (f" {lane + 1}" if lane else ""))
+            yield from thread.named()
+            for span in inside:
+                told: Event = {"component": component_of(span.label.stage), "by": "user" if span.label.user else "found"}
+                if span.label.part:
+                    told["part"] = clean(span.label.part)
+                yield thread.span(clean(span.label.stage), "stage", span.start, span.end, told)
 
 
-def _span_event(span: Span, pid: int, tid: int, origin: int) -> Event:
-    stage = clean(span.label.stage)
-    told: dict[str, object] = {"component": component_of(span.label.stage), "by": "user" if span.label.user else "found"}
-    if span.label.part:
-        told["part"] = clean(span.label.part)
-    return _complete(stage, "stage", span.start, span.end, pid, tid, origin, told)
-
-
-def _step_events(rank: RankHistory, steps: StepMap, pid: int, tid: int, origin: int) -> Iterator[Event]:
+def _step_events(rank: RankHistory, steps: StepMap, process: _Process) -> Iterator[Event]:
     """Global steps over time."""
+    thread = process.thread(f"steps of rank {rank.rank}")
     for progress in rank.progress:
-        if progress.t >= origin:
-            name = f"steps of rank {rank.rank}"
-            yield {"ph": "C", "name": name, "pid": pid, "tid": tid, "ts": _us(progress.t - origin), "args": {"step": steps.at(progress.step)}}
+        if progress.t >= process.origin:
+            yield thread.counter(progress.t, steps.at(progress.step))
 
 
-def _exception_events(attempt: AttemptHistory, pid: int, tid: int, origin: int) -> Iterator[Event]:
+def _exception_events(attempt: AttemptHistory, process: _Process) -> Iterator[Event]:
     raised = [(rank.rank, rank.error) for rank in attempt.ranks if rank.error is not None]
+    thread = process.thread("exceptions")
     if raised:
-        yield _meta("thread_name", pid, tid, name="exceptions")
-        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+        yield from thread.named()
     for number, error in raised:
-        told: dict[str, object] = {"rank": number, "message": clean(error.message)[:2000]}
-        yield _instant(clean(error.type), "exception", error.t, pid, tid, origin, told)
-
-
-# ---- events
-
-
-def _piece_event(piece: Piece, pid: int, tid: int, origin: int) -> Event:
-    told: dict[str, object] = {"leaf": clean(piece.path), "component": component_of(piece.path)}
-    if piece.part:
-        told["part"] = clean(piece.part)
-    event = _complete(short(piece.path), "leaf", piece.start, piece.end, pid, tid, origin, told)
-    event["cname"] = group_of(piece.path).trace
-    return event
-
-
-def _complete(name: str, kind: str, start: int, end: int, pid: int, tid: int, origin: int, told: dict[str, object]) -> Event:
-    return {"ph": "X", "name": name, "cat": kind, "pid": pid, "tid": tid, "ts": _us(start - origin), "dur": _us(end - start), "args": told}
-
-
-def _instant(name: str, kind: str, t: int, pid: int, tid: int, origin: int, told: dict[str, object]) -> Event:
-    return {"ph": "i", "s": "t", "name": name, "cat": kind, "pid": pid, "tid": tid, "ts": _us(t - origin), "args": told}
+        yield thread.instant(clean(error.type), "exception", error.t, {"rank": number, "message": clean(error.message)[:2000]})
 
 
 def _meta(kind: str, pid: int, tid: int, **told: object) -> Event:

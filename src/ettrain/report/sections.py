@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account, AttemptRow, Incident, Leaf, Ledger
 from ettrain.report.bars import Column, Ink, Scale, head, heading, legend, life_bar, row, stacked, wrapped
 from ettrain.report.figures import can
-from ettrain.report.metrics import NOT_CARRIED, group_sums, meaning_of, metrics_of, short, show_some
+from ettrain.report.metrics import NOT_CARRIED, group_sums, meaning_of, metrics_of, parts_of, short, show_some
 from ettrain.report.notes import next_command, notes_of
 from ettrain.report.palette import BY_KEY, group_of
 from ettrain.report.startup import startup_of
-from ettrain.report.units import cells, clean, clip, day_and_time, device_hours, duration, pad, percent, plural
+from ettrain.report.units import cells, clean, clip, day_and_time, device_unit, duration, pad, percent, plural
 
 ATTEMPTS_SHOWN: Final = 20
 INCIDENTS_SHOWN: Final = 12
 INCIDENTS_OF_MANY: Final = 6
 PARTS_SHOWN: Final = 3
+WIDE: Final = 100
+"""Columns from which tables have bars beside them."""
 LEAVES_SHOWN: Final = 8
 
 
@@ -88,7 +91,7 @@ def attempts_section(sheet: Sheet) -> list[str]:
     shown, more = show_some(len(ledger.attempts), ATTEMPTS_SHOWN)
     lines = heading("LIFE OF THE JOB", ink)
     lines[-1] += ink.dim(f"  one column is {duration(ledger.wall_ns // scale.width)}")
-    first_gap = next((index for before, index in zip(shown, shown[1:], strict=False) if index != before + 1), None)
+    first_gap = next((index for before, index in pairwise(shown) if index != before + 1), None)
     slices = _slices_by_attempt(ledger)
     if more:
         lines.append("  " + pad("all", labels + 2) + life_bar(ledger.slices, scale, ink))
@@ -112,11 +115,12 @@ def _slices_by_attempt(ledger: Ledger) -> list[list[tuple[int, int, str]]]:
     result: list[list[tuple[int, int, str]]] = [[] for _ in ledger.attempts]
     ends = [attempt.end for attempt in ledger.attempts]
     number = 0
-    for start, end, path in ledger.slices:
+    for begin, end, path in ledger.slices:
+        start = begin
         while start < end:
             while number < len(ends) - 1 and ends[number] <= start:
                 number += 1
-            upto = min(end, ends[number])
+            upto = end if number == len(ends) - 1 else min(end, ends[number])
             result[number].append((start, upto, path))
             start = upto
     return result
@@ -138,52 +142,49 @@ def losses_section(sheet: Sheet) -> list[str]:
     leaves = [leaf for leaf in ledger.leaves if leaf.wall_ns]
     if not leaves or not can(job, "ett"):
         return []
-    bar_width = sheet.width - 90 if sheet.width >= 100 else 0
+    columns = _loss_columns(sheet)
+    bar_width = sheet.width - 91 if sheet.width >= WIDE else 0
     lines = heading("WHERE THE TIME WENT", ink)
-    lines.append(head(_LOSS_COLUMNS, ink, indent="    "))
+    lines.append(head(columns, ink, indent="    "))
     few = [leaf for index, leaf in enumerate(leaves) if index < LEAVES_SHOWN or 100 * leaf.wall_ns >= ledger.wall_ns]
     shown = few if len(leaves) - len(few) > 1 else leaves
     for leaf in shown:
         group = group_of(leaf.path)
-        values = [short(leaf.path), *_amounts(sheet, leaf.wall_ns, leaf.device_ns), clean(leaf.component)]
+        name, below = _parts(leaf, ledger, columns)
+        values = [name, *_amounts(sheet, leaf.wall_ns, leaf.device_ns), clean(leaf.component)]
         bar = ink.group(group, group.glyph * max(1, bar_width * leaf.wall_ns // leaves[0].wall_ns)) if bar_width else ""
-        text = row(_LOSS_COLUMNS, values, indent="")
-        lines.append(f"  {ink.group(group, group.glyph)} {pad(text, 84) if bar else text}  {bar}".rstrip())
-        lines += [ink.dim(line) for line in _part_lines(leaf, ledger)]
+        text = row(columns, values, indent="")
+        lines.append(f"  {ink.group(group, group.glyph)} {pad(text, 85) if bar else text}  {bar}".rstrip())
+        lines += [ink.dim(line) for line in below]
     rest = leaves[len(shown) :]
     if rest:
         amounts = _amounts(sheet, sum(leaf.wall_ns for leaf in rest), sum(leaf.device_ns for leaf in rest))
-        lines.append(row(_LOSS_COLUMNS, [f"{len(rest)} smaller ones, see --json", *amounts, ""], indent="    "))
+        lines.append(row(columns, [f"{len(rest)} smaller ones, see --json", *amounts, ""], indent="    "))
     amounts = _amounts(sheet, ledger.wall_ns - ledger.effective_ns, ledger.device_wall_ns - ledger.effective_device_ns)
-    return [*lines, ink.bold(row(_LOSS_COLUMNS, ["lost in all", *amounts, ""], indent="    "))]
+    return [*lines, ink.bold(row(columns, ["lost in all", *amounts, ""], indent="    "))]
 
 
-_LOSS_COLUMNS: Final = (
-    Column("", 34),
-    Column("time", 8, right=True),
-    Column("of wall", 7, right=True),
-    Column("device-h", 8, right=True),
-    Column("component", 11),
-)
+def _loss_columns(sheet: Sheet) -> list[Column]:
+    name = 35 if sheet.width < WIDE else 40
+    unit = device_unit(sheet.ledger.device_wall_ns).title
+    numbers = [Column(title, width, right=True) for title, width in (("time", 8), ("of wall", 7), (unit, 8))]
+    return [Column("", name), *numbers, Column("component", 10)]
 
 
 def _amounts(sheet: Sheet, wall_ns: int, device_ns: int) -> list[str]:
-    hours = device_hours(device_ns) if can(sheet.job, "devices") else "-"
+    hours = device_unit(sheet.ledger.device_wall_ns).show(device_ns) if can(sheet.job, "devices") else "-"
     return [duration(wall_ns), percent(wall_ns, sheet.ledger.wall_ns), hours]
 
 
-def _part_lines(leaf: Leaf, ledger: Ledger) -> list[str]:
-    """The finer labels of a leaf, where they say more than the leaf itself."""
-    named = sorted(((ns, part) for part, ns in leaf.parts.items() if part), key=lambda item: (-item[0], item[1]))
-    if not named or 200 * leaf.wall_ns < ledger.wall_ns or 20 * named[0][0] < leaf.wall_ns:
-        return []
-    lines = [row(_LOSS_COLUMNS, [f"  {clean(part)}", duration(ns), "", "", ""], indent="    ") for ns, part in named[:PARTS_SHOWN]]
-    rest = leaf.wall_ns - sum(ns for ns, _ in named[:PARTS_SHOWN])
-    if rest:
-        more = len(named) - PARTS_SHOWN
-        name = f"  {more} others" if more > 1 else "  other"
-        lines.append(row(_LOSS_COLUMNS, [name, duration(rest), "", "", ""], indent="    "))
-    return lines
+def _parts(leaf: Leaf, ledger: Ledger, columns: list[Column]) -> tuple[str, list[str]]:
+    """The leaf's name, and lines with its finer labels; a single label that fits joins the name."""
+    name = short(leaf.path)
+    if 200 * leaf.wall_ns < ledger.wall_ns:
+        return name, []
+    parts = parts_of(leaf, PARTS_SHOWN)
+    if len(parts) == 1 and cells(f"{name} · {parts[0][0]}") <= columns[0].width:
+        return f"{name} · {parts[0][0]}", []
+    return name, [row(columns, [f"  {part}", duration(ns), "", "", ""], indent="    ") for part, ns in parts]
 
 
 # ---- incidents
@@ -285,5 +286,3 @@ def next_section(sheet: Sheet, *, explained: bool, runs: str) -> list[str]:
     """What to type next."""
     command, why = next_command(sheet.account, sheet.job, explained=explained, runs=runs)
     return ["", f"Next: {sheet.ink.bold(command)}", f"      {sheet.ink.dim(why)}"]
-
-

@@ -5,11 +5,17 @@ The first attempt's rows add up to Time to Start exactly; a restart's begin with
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from ettrain.account.ledger import Account
 from ettrain.lifecycle import EFFECTIVE, UNSAVED
 from ettrain.report.tracks import wall_pieces
+
+SMALL: Final = 200
+"""Parts that take less than this fraction (1/200) of the start share one row."""
+OTHER: Final = "smaller parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,24 @@ def startup_of(account: Account) -> Startup:
                 continue
             key = (piece.path.rsplit("/", 1)[-1], piece.part)
             target[key] = target.get(key, 0) + min(piece.end, end) - piece.start
-    order = list(dict.fromkeys([*first, *again]))
-    rows = tuple(StartRow(stage=k[0], part=k[1], first_ns=first.get(k, 0), restart_ns=again.get(k, 0)) for k in order)
+    rows = _rows(first, again)
     return Startup(rows=rows, first_ns=sum(first.values()), restart_ns=sum(again.values()), restarts=restarts)
+
+
+def _rows(first: dict[tuple[str, str], int], again: dict[tuple[str, str], int]) -> tuple[StartRow, ...]:
+    """One row per stage and part; small parts of a stage share one."""
+    first_limit, again_limit = sum(first.values()) // SMALL, sum(again.values()) // SMALL
+    keys = list(dict.fromkeys([*first, *again]))
+    small = {key for key in keys if key[1] and first.get(key, 0) <= first_limit and again.get(key, 0) <= again_limit}
+    crowded = {stage for stage, count in Counter(stage for stage, _ in small).items() if count > 1}
+    rows: dict[tuple[str, str], StartRow] = {}
+    for key in keys:
+        stage, part = key
+        ours, theirs = first.get(key, 0), again.get(key, 0)
+        if key in small and stage in crowded:
+            part = OTHER
+        before = rows.get((stage, part))
+        if before is not None:
+            ours, theirs = ours + before.first_ns, theirs + before.restart_ns
+        rows[stage, part] = StartRow(stage=stage, part=part, first_ns=ours, restart_ns=theirs)
+    return tuple(rows.values())

@@ -22,7 +22,7 @@ from ettrain.report.sections import (
     startup_section,
 )
 
-MIN_WIDTH: Final = 60
+MIN_WIDTH: Final = 80
 MAX_WIDTH: Final = 160
 
 
@@ -32,7 +32,7 @@ def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, 
     Args:
         account: what the accounting says.
         job: the history it was made from.
-        width: columns; lines stay within it (60 to 160).
+        width: columns; lines stay within it (80 to 160).
         colour: whether escape sequences may be used.
         explain_startup: add the table of what the start consists of.
         runs: what `--runs` must be given in the next command, '' where the default will do.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -55,12 +56,22 @@ def percent(part: int, whole: int) -> str:
     return f"{tenths // 10}.{tenths % 10}%"
 
 
-def device_hours(device_ns: int) -> str:
-    """Device time in hours, with as many digits as tell something."""
-    hours = device_ns / (3600 * NS)
-    if hours >= 100:
-        return f"{hours:,.0f}"
-    return f"{hours:.1f}" if hours >= 10 else f"{hours:.3f}" if hours < 1 else f"{hours:.2f}"
+@dataclass(frozen=True, slots=True)
+class DeviceUnit:
+    """What device time is told in: one unit for a whole table, so that its rows can be compared."""
+
+    title: str
+    ns: int
+
+    def show(self, device_ns: int) -> str:
+        """An amount, without the unit."""
+        amount = device_ns / self.ns
+        return f"{amount:,.0f}" if amount >= 1000 else f"{amount:.1f}" if amount >= 10 else f"{amount:.2f}"
+
+
+def device_unit(whole_ns: int) -> DeviceUnit:
+    """Device-hours, but device-seconds where all of it is less than ten hours."""
+    return DeviceUnit("device-h", 3600 * NS) if whole_ns >= 36_000 * NS else DeviceUnit("device-s", NS)
 
 
 def instant(ns: int) -> str:

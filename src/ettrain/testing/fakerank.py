@@ -166,7 +166,9 @@ class FakeRank:
             self.attempt.job.tell(record if code is None else {**record, "code": code}, self.t)
 
     def throw(self, kind: str, message: str, *, code: int = 1) -> None:
-        """An exception leaves the program."""
+        """An exception leaves the program, and ends on its way the stages that are open."""
+        while self._open:
+            self.leave(err=kind)
         self.write({"k": "exc", "how": "main", "type": kind, "message": message, "trace": ""})
         self._finish()
         self.vanish(code)

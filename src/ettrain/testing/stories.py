@@ -234,7 +234,8 @@ def _draw_plan(draw: Any, before: list[Plan], *, last: bool, max_ranks: int, max
     born = delays[victim] + interpreter[victim]
     whole = born + sum(deed.total(victim) for deed in deeds)
     at = draw(st.integers(born + 1, whole + 3)) if ending != "hang" else draw(st.integers(300, 600))
-    after = draw(st.integers(max(0, *(delays[r] + interpreter[r] + 1 - at for r in range(ranks))), 60))
+    soonest = max(0, *(delays[r] + interpreter[r] + 1 - at for r in range(ranks)))
+    after = draw(st.integers(soonest, 60 if ending != "run" else max(10, soonest)))
     return Plan(
         gap=0 if restart else draw(st.integers(0, 50)),
         restart=restart,

@@ -39,10 +39,10 @@ def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--diary", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--step-s", type=float, default=0.025)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--save-every", type=int, default=20)
+    parser.add_argument("--save-every", type=int, default=12)
     parser.add_argument("--eval-every", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--fault", action="append", default=[])
@@ -100,6 +100,7 @@ def main():
     from torch.utils.data import DataLoader, Dataset
 
     diary.write("imported")
+    faults.here("imported")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if WORLD > 1:
@@ -178,7 +179,13 @@ def main():
     batches = [range(step * each + RANK * args.batch, step * each + (RANK + 1) * args.batch) for step in range(first, args.steps)]
     loader = DataLoader(rows, batch_sampler=batches, num_workers=args.workers)
     done = first
-    for x, y, index in loader:
+    batches_left = iter(loader)
+    while True:
+        diary.write("wait_begin")
+        batch = next(batches_left, None)
+        if batch is None:
+            break
+        x, y, index = batch
         diary.write("step_begin", step=done)
         inner.step = done
         optimizer.zero_grad()
@@ -196,7 +203,7 @@ def main():
             save(done)
         if args.eval_every and done % args.eval_every == 0:
             evaluate()
-    del loader
+    del batches_left, loader
     if WORLD > 1:
         dist.destroy_process_group()
     diary.write("end")

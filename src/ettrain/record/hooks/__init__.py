@@ -1,16 +1,18 @@
 """Where torch is touched: one function per leaf module, called by the boot module right after that module was executed.
 
-Public hooks are used where torch has them; a private name appears once, in `PRIVATE`, and where it is missing the stage is
+Public hooks are used where torch has them; a private name stands in `PRIVATE`, and where it is missing the stage is
 "not measured", which the journal says. A hook that fails to install is a counted fault and switches off only itself.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
+from ettrain import clock
 from ettrain.record import exits
 from ettrain.record.guard import guard
 from ettrain.record.recorder import recorder
@@ -19,7 +21,7 @@ _HOME: Final[dict[str, str]] = {
     "on_torch": "training",
     "on_autograd": "training",
     "on_optimizer": "training",
-    "on_module": "training",
+    "on_module": "evaluation",
     "on_grad_scaler": "training",
     "on_transformers": "training",
     "on_dataloader": "data",
@@ -27,6 +29,7 @@ _HOME: Final[dict[str, str]] = {
     "on_serialization": "checkpoint",
     "on_dcp_save": "checkpoint",
     "on_dcp_load": "checkpoint",
+    "on_dcp_process": "checkpoint",
     "on_safetensors": "checkpoint",
     "on_c10d": "parallel",
     "on_ddp": "parallel",
@@ -36,33 +39,40 @@ _HOME: Final[dict[str, str]] = {
     "on_cuda": "parallel",
     "on_elastic": "launcher",
     "on_dynamo_callback": "compiling",
+    "on_dynamo_utils": "compiling",
+    "on_eval_frame": "compiling",
     "on_trace_rules": "compiling",
 }
 
 PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     "torch.utils.data.dataloader": ("_BaseDataLoaderIter.__next__",),
     "torch.cuda": ("_lazy_init",),
-    "torch._dynamo.callback": ("callback_handler.start_callbacks", "callback_handler.end_callbacks", "on_compile_start", "on_compile_end"),
+    "torch._dynamo.callback": ("callback_handler.start_callbacks", "callback_handler.end_callbacks"),
+    "torch._dynamo.utils": ("record_compilation_metrics",),
+    "torch._dynamo.eval_frame": ("OptimizedModule.__init__",),
     "torch._dynamo.trace_rules": ("add",),
-    "torch._dynamo.utils": ("get_compilation_metrics",),
+    "torch.distributed.checkpoint._async_process_executor": ("_AsyncCheckpointProcess._checkpointing_subprocess",),
     "torch.distributed.elastic.multiprocessing.api": ("PContext.wait", "PContext.pids"),
 }
 """Every private name of torch that is used; a contract test looks them up in the torch at hand."""
 
 
-def private(module: ModuleType, name: str) -> Any:
-    """A private object of torch by its dotted name below `module`, or None where this torch has none: then nothing is measured there."""
-    value: Any = module
-    for part in name.split("."):
-        value = getattr(value, part, None)
+def private(module: ModuleType) -> dict[str, Any] | None:
+    """The private objects of a module of torch by name, or None where this torch lacks one: then nothing is measured there."""
+    found: dict[str, Any] = {}
+    for name in PRIVATE[module.__name__]:
+        value: Any = module
+        for part in name.split("."):
+            value = getattr(value, part, None)
         if value is None:
-            recorder.emit({"k": "note", "t": 0, "text": f"not measured: this torch has no {module.__name__}.{name}"})
+            recorder.note(f"not measured: this torch has no {module.__name__}.{name}")
             return None
-    return value
+        found[name] = value
+    return found
 
 
 def run(hook: str, module: ModuleType) -> None:
-    """Install the hook of that name on `module`. Never raises."""
+    """Install the hook of that name on `module`. Raises nothing."""
     if recorder.off:
         return
     try:
@@ -70,6 +80,17 @@ def run(hook: str, module: ModuleType) -> None:
         getattr(import_module(f"ettrain.record.hooks.{_HOME[hook]}"), hook)(module)
     except Exception as error:  # noqa: BLE001 - the guard's rule
         guard.fault(f"cannot hook {module.__name__}", error)
+
+
+def failed(error: BaseException) -> None:
+    """An exception leaves the program before torch was imported: write it down, if this process is the job's."""
+    if recorder.off:
+        return
+    try:
+        _enter()
+        exits.failed(error)
+    except Exception as fault:  # noqa: BLE001 - the guard's rule
+        guard.fault("exception not recorded", fault)
 
 
 _state = {"entered": False}
@@ -81,9 +102,11 @@ def _enter() -> None:
         return
     _state["entered"] = True
     exits.install(recorder)
-    boot = sys.modules.get("_ettrain_boot")
+    boot: Any = sys.modules.get("_ettrain_boot")
     if boot is not None:
+        born = clock.process_start_ns(os.getpid()) or 0
         for name, begin, end in boot.imports:
-            recorder.imported(name, begin, end)
+            if begin >= born:
+                recorder.imported(name, begin, end)
         boot.imports.clear()
         boot.sink = recorder.imported

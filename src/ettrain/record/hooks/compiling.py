@@ -2,76 +2,139 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import Any
+import functools
+from typing import Any, Final
 
+from ettrain.events import Record
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
+from ettrain.record.hooks.training import first_forward
+from ettrain.record.hooks.wrap import argument
 from ettrain.record.recorder import recorder
 
-_OURS = ("ettrain.record.hooks.training", "ettrain.record.hooks.data", "ettrain.record.hooks.wrap", "ettrain.record.api", "ettrain.record.recorder")
+_MEASURED: Final = ("DYNAMO", "LAZY_BACKWARD")
+"""What torch writes metrics of, a moment after it called back."""
 
 
-def on_trace_rules(module: ModuleType) -> None:
+def on_trace_rules(module: Any) -> None:
     """Our wrappers are frames that dynamo would try to trace: each would cost the program a graph break."""
-    if private(module, "add") is None:
+    if private(module) is not None:
+        module.add("ettrain.record")
+
+
+def on_eval_frame(module: Any) -> None:
+    """A compiled module warns of global hooks when it is called: ours is gone by then."""
+    found = private(module)
+    if found is None:
+        first_forward.stop()
         return
-    for name in _OURS:
-        __import__(name)
-        module.add(name)
+    run = found["OptimizedModule.__init__"]
+
+    @functools.wraps(run)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method it wraps
+        first_forward.stop()
+        run(self, *args, **kwargs)
+
+    module.OptimizedModule.__init__ = __init__
+
+
+class Compilation:
+    """The compilation under way, outermost only; then, until torch has written down its metrics, the one just done."""
+
+    __slots__ = ("begin", "done", "functions", "measures")
+
+    def __init__(self) -> None:
+        self.measures = False
+        self.reset()
+
+    def reset(self) -> None:
+        """As new, in a forked child."""
+        self.begin = 0
+        self.done: Record | None = None
+        self.functions: dict[str, str] = {}
+        """Name of the function by compile id: a lazy backward has the id of its forward."""
+
+    def started(self, arguments: Any) -> None:
+        """Before dynamo traces anything."""
+        try:
+            self.flush()
+            first_forward.seen("torch.compile")
+            self.begin = recorder.open_stage("compile")
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault("compile", error)
+
+    def ended(self, arguments: Any) -> None:
+        """It is done; which function it was is told by `measured`, a moment later, where torch measures it."""
+        try:
+            begin, self.begin = self.begin, 0
+            if not begin:
+                return
+            trigger = str(getattr(getattr(arguments, "callback_trigger", None), "name", ""))
+            compile_id = str(getattr(arguments, "compile_id", "") or "")
+            self.done = recorder.close_stage("compile", begin, write=False, trigger=trigger, compile_id=compile_id)
+            if not self.measures or trigger not in _MEASURED:
+                self.flush()
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault("compile", error)
+
+    def measured(self, metrics: Any) -> None:
+        """Take function and reason from what torch has measured."""
+        done = self.done
+        if done is None or not isinstance(metrics, dict):
+            return
+        name = metrics.get("co_name")
+        if name:
+            self.functions[done["compile_id"]] = str(name)
+            done["where"] = f"{metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
+        part = str(name or self.functions.get(done["compile_id"], ""))
+        if part:
+            done["part"] = part
+        if metrics.get("recompile_reason"):
+            done["reason"] = str(metrics["recompile_reason"])[:1000]
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the one just done, with what is known of it."""
+        done, self.done = self.done, None
+        if done is not None:
+            recorder.emit(done)
+
+
+compilation = Compilation()
+recorder.at_fork.append(compilation.reset)
+recorder.at_finish.append(compilation.flush)
 
 
 class _Kept(list[Any]):
     """A callback list that keeps its first entry, ours, when `torch._dynamo.reset()` clears it."""
 
     def clear(self) -> None:
-        self[:] = self[:1]
+        del self[1:]
 
 
-def on_dynamo_callback(module: ModuleType) -> None:
+def on_dynamo_callback(module: Any) -> None:
     """Compilations, outermost ones only: torch calls back once however deep they nest."""
-    handler = private(module, "callback_handler")
-    if handler is None or private(module, "callback_handler.start_callbacks") is None:
+    if private(module) is None:
         return
-    state = {"begin": 0, "known": 0}
+    handler = module.callback_handler
+    handler.start_callbacks = _Kept([compilation.started, *handler.start_callbacks])
+    handler.end_callbacks = _Kept([compilation.ended, *handler.end_callbacks])
 
-    def started(arguments: Any) -> None:
+
+def on_dynamo_utils(module: Any) -> None:
+    """torch's own metrics of a compilation. They come after the callback of its end: this is the one place that waits for them."""
+    found = private(module)
+    if found is None:
+        return
+    run = found["record_compilation_metrics"]
+
+    @functools.wraps(run)
+    def record_compilation_metrics(*args: Any, **kwargs: Any) -> Any:
         try:
-            state["known"] = len(_metrics())
-            state["begin"] = recorder.open_stage("compile")
+            compilation.measured(argument(args, kwargs, 2, "metrics"))
         except Exception as error:  # noqa: BLE001 - the guard's rule
             guard.fault("compile", error)
+        return run(*args, **kwargs)
 
-    def ended(arguments: Any) -> None:
-        try:
-            begin, state["begin"] = state["begin"], 0
-            if begin:
-                recorder.close_stage("compile", begin, **_details(arguments, state["known"]))
-        except Exception as error:  # noqa: BLE001 - the guard's rule
-            guard.fault("compile", error)
-
-    handler.start_callbacks = _Kept([started, *handler.start_callbacks])
-    handler.end_callbacks = _Kept([ended, *handler.end_callbacks])
-
-
-def _metrics() -> list[Any]:
-    utils = sys.modules.get("torch._dynamo.utils")
-    get = getattr(utils, "get_compilation_metrics", None)
-    return list(get()) if get is not None else []
-
-
-def _details(arguments: Any, known: int) -> dict[str, Any]:
-    """Function and reason of the compilation, as far as torch has written them down."""
-    trigger = getattr(getattr(arguments, "callback_trigger", None), "name", "")
-    compile_id = str(getattr(arguments, "compile_id", "") or "")
-    details: dict[str, Any] = {"trigger": trigger, "compile_id": compile_id}
-    frame = next((m for m in reversed(_metrics()[known:]) if getattr(m, "co_name", None)), None)
-    if frame is not None:
-        details["part"] = str(getattr(frame, "co_name", ""))
-        details["where"] = f"{getattr(frame, 'co_filename', '')}:{getattr(frame, 'co_firstlineno', '')}"
-        reason = getattr(frame, "recompile_reason", None)
-        if reason:
-            details["reason"] = str(reason)[:1000]
-    return details
-
+    module.record_compilation_metrics = record_compilation_metrics
+    compilation.measures = True

@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
-from types import ModuleType
-from typing import Any
+from _thread import get_ident
+from typing import Any, Final
 
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
-from ettrain.record.hooks.wrap import Waiting
+from ettrain.record.hooks.evaluation import evaluation
+from ettrain.record.hooks.wrap import nesting
 from ettrain.record.recorder import now, recorder
+
+MAX_UNDECIDED_WAITS: Final = 64
 
 
 class Loop:
     """One pass over one loader."""
 
-    __slots__ = ("batches", "begin", "open", "trains", "waits")
+    __slots__ = ("batches", "begin", "lost", "open", "trains", "waits")
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
+        self.lost = recorder.lost_ns
+        """The recorder's `lost_ns` at the begin."""
         self.batches = 0
         self.trains = False
         self.open = True
-        self.waits: list[tuple[int, int]] = []
-        """Waits so far, as long as nobody knows what the loop is for."""
+        self.waits = [(begin, now())]
+        """Waits so far, that of `iter(loader)` first, as long as nobody knows what the loop is for."""
 
 
 class Loops:
-    """The loops under way."""
+    """The loops under way whose purpose is not known yet."""
 
     __slots__ = ("undecided",)
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As new, in a forked child."""
         self.undecided: list[Loop] = []
 
-    def begun(self, loop: Loop) -> None:
-        """A loop delivered its first batch: what earlier undecided loops were for is now known, unless they wait for this one too."""
-        for other in list(self.undecided):
+    def delivered(self, loop: Loop, begin: int) -> None:
+        """A loop delivered a batch after waiting since `begin`."""
+        end = now()
+        rule = recorder.rule
+        rule.batches += 1
+        rule.activity += 1
+        loop.batches += 1
+        if loop.trains:
+            recorder.waited(begin, end)
+            return
+        if len(loop.waits) < MAX_UNDECIDED_WAITS:
+            loop.waits.append((begin, end))
+        if loop.batches == 1:
+            self._begun(loop)
+
+    def _begun(self, loop: Loop) -> None:
+        """It is the first batch: what earlier undecided loops were for is now known, unless they wait for this one too."""
+        for other in self.undecided[:]:
             if other.batches > 1:
                 self.ended(other, loop.begin)
         self.undecided.append(loop)
 
     def trained(self) -> None:
-        """A backward: all undecided loops that delivered feed the training."""
+        """A backward, or an optimizer's step: all undecided loops that delivered feed the training."""
+        first = recorder.steps == 0
         for loop in self.undecided:
             loop.trains = True
             for index, (begin, end) in enumerate(loop.waits):
-                if index == 0 and recorder.steps == 0:
+                if first and index < 2:
                     recorder.span("get_first_batch_data", begin, end)
                 else:
                     recorder.waited(begin, end)
@@ -61,46 +85,46 @@ class Loops:
         loop.open = False
         if loop in self.undecided:
             self.undecided.remove(loop)
-        if loop.trains or not loop.batches:
-            return
-        recorder.loop_without_training(loop.begin, end)
+        if loop.batches and not loop.trains:
+            evaluation.loop_over(loop.begin, end, loop.lost)
 
     def all_ended(self) -> None:
         """The process ends."""
-        for loop in list(self.undecided):
+        for loop in self.undecided[:]:
             self.ended(loop, now())
 
 
 loops = Loops()
+recorder.at_fork.append(loops.reset)
+recorder.at_finish.append(loops.all_ended)
 
 
-def on_dataloader(module: ModuleType) -> None:
+def on_dataloader(module: Any) -> None:
     """torch's own loader."""
-    _hook_iter(module.DataLoader)
-    if private(module, "_BaseDataLoaderIter.__next__") is not None:
+    if private(module) is not None:
         _hook_next(module._BaseDataLoaderIter)
-    recorder.at_finish.append(loops.all_ended)
+        _hook_iter(module.DataLoader)
 
 
-def on_stateful_dataloader(module: ModuleType) -> None:
+def on_stateful_dataloader(module: Any) -> None:
     """torchdata's loader has an `__iter__` and iterators of its own."""
+    iterator = getattr(module, "_StatefulBaseDataLoaderIter", None)
+    if iterator is not None and "__next__" in vars(iterator):
+        _hook_next(iterator)
     _hook_iter(module.StatefulDataLoader)
-    base = getattr(module, "_BaseDataLoaderIter", None)
-    for cls in (base, getattr(module, "_StatefulBaseDataLoaderIter", None)):
-        if cls is not None and "__next__" in vars(cls) and not hasattr(vars(cls)["__next__"], "__wrapped__"):
-            _hook_next(cls)
 
 
 def _hook_iter(cls: Any) -> None:
     run = cls.__iter__
 
     @functools.wraps(run)
-    def __iter__(self: Any) -> Any:
+    def __iter__(self: Any) -> Any:  # noqa: N807 - the method it wraps
+        if recorder.off or get_ident() != recorder.main:
+            return run(self)
         begin = now()
         iterator = run(self)
         try:
-            if not recorder.off:
-                iterator._ett_loop = Loop(begin)
+            iterator._ett_loop = Loop(begin)
         except Exception as error:  # noqa: BLE001 - the guard's rule
             guard.fault("loader", error)
         return iterator
@@ -110,50 +134,37 @@ def _hook_iter(cls: Any) -> None:
 
 def _hook_next(cls: Any) -> None:
     run = cls.__next__
-    main = _thread.get_ident()
 
     @functools.wraps(run)
-    def __next__(self: Any) -> Any:
-        loop = getattr(self, "_ett_loop", None)
-        if loop is None or recorder.off or _thread.get_ident() != main:
+    def __next__(self: Any) -> Any:  # noqa: N807 - the method it wraps
+        if nesting.depth:
             return run(self)
+        loop = getattr(self, "_ett_loop", None) if get_ident() == recorder.main else None
         begin = now()
-        Waiting.inside = True
+        nesting.depth = 1
         try:
             batch = run(self)
         except BaseException:
-            Waiting.inside = False
-            _over(loop, begin)
+            if loop is not None:
+                _over(loop, begin)
             raise
-        Waiting.inside = False
-        try:
-            _delivered(loop, begin)
-        except Exception as error:  # noqa: BLE001 - the guard's rule
-            guard.fault("batch", error)
+        finally:
+            nesting.depth = 0
+        if loop is not None:
+            try:
+                loops.delivered(loop, begin)
+            except Exception as error:  # noqa: BLE001 - the guard's rule
+                guard.fault("batch", error)
         return batch
 
     cls.__next__ = __next__
 
 
-def _delivered(loop: Loop, begin: int) -> None:
-    end = now()
-    rule = recorder.rule
-    rule.batches += 1
-    rule.activity += 1
-    loop.batches += 1
-    if loop.trains:
-        recorder.waited(begin, end)
-    elif loop.batches == 1:
-        loop.waits.append((loop.begin, end))
-        loops.begun(loop)
-    elif len(loop.waits) < 64:
-        loop.waits.append((begin, end))
-
-
 def _over(loop: Loop, begin: int) -> None:
     try:
+        end = now()
         if loop.trains:
-            recorder.waited(begin, now())
-        loops.ended(loop, now())
+            recorder.waited(begin, end)
+        loops.ended(loop, end)
     except Exception as error:  # noqa: BLE001 - the guard's rule
         guard.fault("end of a loader", error)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import stat
 import zipfile
 from typing import Any, Final
 
 SAMPLE_BYTES: Final = 65536
+_PLAIN: Final = (io.BytesIO, io.BufferedReader, io.BufferedRandom)
+"""Open files that may be looked into. Others may count, hash or fetch what is read from them."""
 
 
 def identity_of(target: Any) -> dict[str, Any]:
@@ -19,7 +23,7 @@ def identity_of(target: Any) -> dict[str, Any]:
     """
     path = _path_of(target)
     if path is None:
-        sid = _serialization_id(target)
+        sid = _serialization_id_within(target)
         return {"sid": sid} if sid else {}
     real = os.path.realpath(path)
     identity: dict[str, Any] = {"path": real}
@@ -27,16 +31,18 @@ def identity_of(target: Any) -> dict[str, Any]:
         status = os.stat(real)
     except OSError:
         return identity
-    identity["ino"] = [status.st_dev, status.st_ino]
-    if os.path.isdir(real):
-        real = os.path.join(real, ".metadata")
-    else:
-        identity.update(size=status.st_size, mtime=status.st_mtime_ns)
+    if stat.S_ISDIR(status.st_mode):
+        identity["ino"] = [status.st_dev, status.st_ino]
+        fingerprint = _fingerprint(os.path.join(real, ".metadata"))
+    elif stat.S_ISREG(status.st_mode):
+        identity.update(ino=[status.st_dev, status.st_ino], size=status.st_size, mtime=status.st_mtime_ns)
         sid = _serialization_id(real)
         if sid:
             identity["sid"] = sid
             return identity
-    fingerprint = _fingerprint(real)
+        fingerprint = _fingerprint(real)
+    else:
+        return identity
     if fingerprint:
         identity["fp"] = fingerprint
     return identity
@@ -44,35 +50,35 @@ def identity_of(target: Any) -> dict[str, Any]:
 
 def _path_of(target: Any) -> str | None:
     if isinstance(target, (str, os.PathLike)):
-        return os.fspath(target)
+        return os.fsdecode(target)
     if isinstance(target, bytes):
         return os.fsdecode(target)
     name = getattr(target, "name", None)
-    if isinstance(name, str) and os.path.exists(name):
-        flush = getattr(target, "flush", None)
-        if flush is not None and getattr(target, "writable", lambda: False)():
-            flush()
-        return name
-    return None
+    return name if isinstance(name, str) and os.path.exists(name) else None
+
+
+def _serialization_id_within(file: Any) -> str | None:
+    """The content hash inside a torch archive in an open file, whose position is left as it was."""
+    if type(file) not in _PLAIN:
+        return None
+    try:
+        position = file.tell()
+        try:
+            return _serialization_id(file)
+        finally:
+            file.seek(position)
+    except (OSError, ValueError):
+        return None
 
 
 def _serialization_id(target: Any) -> str | None:
-    """The content hash inside a torch archive; `target` is a path or a seekable file, whose position is left as it was."""
-    position = None
     try:
-        if not isinstance(target, str):
-            if not all(hasattr(target, name) for name in ("seek", "tell", "read")):
-                return None
-            position = target.tell()
         with zipfile.ZipFile(target) as archive:
             for name in archive.namelist():
                 if name.endswith("/.data/serialization_id"):
                     return archive.read(name).decode("ascii", "replace")
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except Exception:  # noqa: BLE001 - what is no archive, or half of one, may fail in any way
         return None
-    finally:
-        if position is not None:
-            target.seek(position)
     return None
 
 

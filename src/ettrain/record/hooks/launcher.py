@@ -5,29 +5,29 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from types import ModuleType
 from typing import Any
 
 from ettrain import clock
 from ettrain._version import VERSION
 from ettrain.events import SCHEMA, Record
-from ettrain.jobpaths import JobPaths, attempt_name
 from ettrain.journal import JournalWriter
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
+from ettrain.record.rank import attempt_folder
 from ettrain.record.recorder import recorder
-from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
 
 
-def on_elastic(module: ModuleType) -> None:
+def on_elastic(module: Any) -> None:
     """Watch the agent's wait for its workers."""
-    run = private(module, "PContext.wait")
-    if run is None or private(module, "PContext.pids") is None:
+    found = private(module)
+    if found is None:
         return
+    run = found["PContext.wait"]
 
     @functools.wraps(run)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder.off = True  # who waits for workers is no rank
+        recorder.pending.clear()
         result = run(self, *args, **kwargs)
         if result is not None:
             try:
@@ -41,10 +41,11 @@ def on_elastic(module: ModuleType) -> None:
 
 def _write(context: Any, result: Any) -> None:
     envs = context.envs
-    any_env = next(iter(envs.values()), {})
-    name = attempt_name(int(os.environ.get(ENV_ATTEMPT, "0")), int(any_env.get("TORCHELASTIC_RESTART_COUNT", "0")))
-    folder = JobPaths(_path(os.environ[ENV_JOB_DIR])).attempt(name)
-    os.makedirs(folder, exist_ok=True)
+    any_env: dict[str, str] = next(iter(envs.values()), {})
+    folder = attempt_folder(any_env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
     journal = JournalWriter(folder / f"agent-p{os.getpid()}.jsonl")
     try:
         wall, t = clock.wall_pair()
@@ -73,8 +74,3 @@ def _gone(context: Any, result: Any, t: int) -> list[Record]:
         records.append({"k": "noticed", "t": t})
     return records
 
-
-def _path(text: str) -> Any:
-    from pathlib import Path
-
-    return Path(text)

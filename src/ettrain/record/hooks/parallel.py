@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
-from ettrain.record.hooks.wrap import argument, staged, wrap_init
-from ettrain.record.recorder import now, rank_of_environment, recorder
+from ettrain.record.hooks.wrap import Args, Kwargs, argument, staged, wrap_init
+from ettrain.record.rank import rank_of_environment
+from ettrain.record.recorder import now, recorder
 
 
-def on_c10d(module: ModuleType) -> None:
+def on_c10d(module: Any) -> None:
     """Process groups. Who joins one is a trainer, with the rank that it joins as."""
 
-    def promote(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def promote(args: Args, kwargs: Kwargs) -> None:
         rank, world = argument(args, kwargs, 4, "rank"), argument(args, kwargs, 3, "world_size")
         if isinstance(rank, int) and rank >= 0:
             recorder.promote(rank, world if isinstance(world, int) and world > 0 else None)
         else:
             recorder.promote(*rank_of_environment())
 
-    def joined(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def joined(args: Args, kwargs: Kwargs) -> dict[str, Any]:
         if module.is_initialized():
             recorder.emit({"k": "rank", "t": now(), "rank": module.get_rank(), "world": module.get_world_size()})
             return {"part": str(module.get_backend())}
@@ -33,42 +33,64 @@ def on_c10d(module: ModuleType) -> None:
     module.destroy_process_group = staged(module.destroy_process_group, "teardown")
 
 
-def on_ddp(module: ModuleType) -> None:
+def on_ddp(module: Any) -> None:
     """DistributedDataParallel(...)."""
     wrap_init(module.DistributedDataParallel, "train_module_creation")
 
 
-def on_fsdp(module: ModuleType) -> None:
+def on_fsdp(module: Any) -> None:
     """FullyShardedDataParallel(...)."""
     wrap_init(module.FullyShardedDataParallel, "train_module_creation")
 
 
-def on_fully_shard(module: ModuleType) -> None:
+def on_fully_shard(module: Any) -> None:
     """fully_shard(...)."""
     module.fully_shard = staged(module.fully_shard, "train_module_creation")
 
 
-def on_torchrec(module: ModuleType) -> None:
+def on_torchrec(module: Any) -> None:
     """TorchRec's DistributedModelParallel(...)."""
     wrap_init(module.DistributedModelParallel, "train_module_creation")
 
 
-def on_cuda(module: ModuleType) -> None:
-    """The first touch of the devices. It runs on every call into CUDA: once it has succeeded, it is only passed through."""
-    run = private(module, "_lazy_init")
-    if run is None:
+def on_cuda(module: Any) -> None:
+    """The first touch of the devices. Every call into CUDA passes here: once one has succeeded, it is only passed through."""
+    found = private(module)
+    if found is None:
         return
+    run = found["_lazy_init"]
+    done = False
 
     @functools.wraps(run)
     def _lazy_init() -> Any:
-        if recorder.off or module.is_initialized():
+        nonlocal done
+        if done or recorder.off or module.is_initialized():
             return run()
-        begin = now()
-        result = run()
+        begin = _touching()
         try:
-            recorder.span("device_init", begin, now())
-        except Exception as error:  # noqa: BLE001 - the guard's rule
-            guard.fault("device_init", error)
-        return result
+            result = run()
+            done = True
+            return result
+        finally:
+            _device_touched(begin, there=done)
 
-    module._lazy_init = _lazy_init  # type: ignore[attr-defined]
+    module._lazy_init = _lazy_init
+
+
+def _touching() -> int:
+    try:
+        return recorder.open_stage("device_init")
+    except Exception as error:  # noqa: BLE001 - the guard's rule
+        guard.fault("device_init", error)
+        return 0
+
+
+def _device_touched(begin: int, *, there: bool) -> None:
+    """The devices are there, or they are not: then it was no stage."""
+    try:
+        if there:
+            recorder.close_stage("device_init", begin)
+        else:
+            recorder.drop_stage(begin)
+    except Exception as error:  # noqa: BLE001 - the guard's rule
+        guard.fault("device_init", error)

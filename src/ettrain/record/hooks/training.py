@@ -1,37 +1,65 @@
-"""Steps, backward passes, evaluation mode: what makes a process a trainer."""
+"""Steps, backward passes, the first forward: what makes a process a trainer."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from types import ModuleType
-from typing import Any
+import weakref
+from typing import Any, Final
 
 from ettrain.record.guard import guard
-from ettrain.record.hooks import data
-from ettrain.record.recorder import now, rank_of_environment, recorder
+from ettrain.record.hooks.data import loops
+from ettrain.record.hooks.evaluation import evaluation
+from ettrain.record.rank import is_child, rank_of_environment
+from ettrain.record.recorder import now, recorder
 
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
+_LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
 
 
-def on_torch(torch: ModuleType) -> None:
-    """torch is imported: watch for the first forward; a process with a rank of its own is a trainer from now on."""
-    handle = None
+class FirstForward:
+    """The end of set-up: the first call of a module. Seen through torch's public global hook, which is gone again after it."""
 
-    def first_forward(module: Any, inputs: Any) -> None:
+    __slots__ = ("handle",)
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+
+    def watch(self, torch: Any) -> None:
+        """Wait for it."""
+
+        def hook(module: Any, inputs: Any) -> None:
+            self.seen(type(module).__name__)
+
+        self.handle = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+
+    def stop(self) -> None:
+        """Take the hook out: dynamo would trace it, guard on it, and warn of it."""
+        handle, self.handle = self.handle, None
         if handle is not None:
             handle.remove()
+
+    def seen(self, part: str) -> None:
+        """It happens now, in a module of that class or a compiled function of that name."""
+        self.stop()
+        if evaluation.seen_forward:
+            return
         try:
-            recorder.first_forward_seen = True
-            recorder.mark("first_forward", now(), part=type(module).__name__)
-            if "multiprocessing.process" not in sys.modules or sys.modules["multiprocessing.process"].parent_process() is None:
+            evaluation.first_forward()
+            recorder.mark("first_forward", now(), part=part)
+            if not is_child():
                 recorder.promote()
         except Exception as error:  # noqa: BLE001 - the guard's rule
             guard.fault("first forward", error)
 
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(first_forward)
-    if rank_of_environment()[0] is not None and not _is_helper():
+
+first_forward = FirstForward()
+
+
+def on_torch(torch: Any) -> None:
+    """torch is imported: watch for the first forward; a process with a rank of its own is a trainer from now on."""
+    first_forward.watch(torch)
+    if rank_of_environment()[0] is not None and not is_child() and not _is_launcher():
         recorder.promote()
     if os.environ.get("ETT_EXPLAIN_STARTUP") == "1":
         from ettrain.record import startup
@@ -39,49 +67,57 @@ def on_torch(torch: ModuleType) -> None:
         startup.explain(recorder)
 
 
-def _is_helper() -> bool:
-    """A launcher, or a child of multiprocessing: such a process may inherit a rank without being it."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        return True
-    words = getattr(sys, "orig_argv", [])[1:4]
-    return any(word.endswith(_LAUNCHERS) for word in words)
+def _is_launcher() -> bool:
+    """Such a process may inherit a rank without being it."""
+    return any(word.endswith(_LAUNCHERS) for word in getattr(sys, "orig_argv", [])[1:4])
 
 
-def on_optimizer(module: ModuleType) -> None:
+def on_optimizer(module: Any) -> None:
     """Every optimizer's step, through torch's public global hook."""
     done = recorder.optimizer_done
+    living: dict[int, weakref.ref[Any]] = {}
+
+    def meet(optimizer: Any, key: int) -> None:
+        """Another optimizer may get this one's identity once it is gone."""
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            recorder.rule.seen.pop(key, None)
+
+        living[key] = weakref.ref(optimizer, gone)
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
-            done(id(optimizer))
+            if loops.undecided:
+                loops.trained()
+            key = id(optimizer)
+            if key not in recorder.rule.seen:
+                meet(optimizer, key)
+            done(key)
         except Exception as error:  # noqa: BLE001 - the guard's rule
             guard.fault("optimizer step", error)
 
     module.register_optimizer_step_post_hook(stepped)
 
 
-def on_autograd(module: ModuleType) -> None:
+def on_autograd(module: Any) -> None:
     """Backward passes, and gradients asked for directly. Dynamo is told to skip this file: see `compiling.on_trace_rules`."""
     run_backward, run_grad = module.backward, module.grad
-    rule = recorder.rule
-    loops = data.loops
+    inside = False
 
     @functools.wraps(run_backward)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal rule
+        nonlocal inside
+        if inside:  # a backward within a backward, as reentrant activation checkpoints make them
+            return run_backward(*args, **kwargs)
+        inside = True
         try:
-            rule = recorder.rule
-            rule.activity += 1
-            if recorder.backwards == 0:
-                recorder.mark("first_backward", now())
-            if loops.undecided:
-                loops.trained()
-            if recorder.eval_module:
-                recorder.eval_discarded()
-        except Exception as error:  # noqa: BLE001 - the guard's rule
-            guard.fault("backward", error)
-        result = run_backward(*args, **kwargs)
+            try:
+                _begins()
+            except Exception as error:  # noqa: BLE001 - the guard's rule
+                guard.fault("backward", error)
+            result = run_backward(*args, **kwargs)
+        finally:
+            inside = False
         try:
             recorder.backward_done()
         except Exception as error:  # noqa: BLE001 - the guard's rule
@@ -96,30 +132,18 @@ def on_autograd(module: ModuleType) -> None:
     module.backward, module.grad = backward, grad
 
 
-def on_module(module: ModuleType) -> None:
-    """`Module.eval()` ... `.train()` of the same module, with no backward in between, is an evaluation."""
-    set_mode = module.Module.train
-    busy = False
-
-    @functools.wraps(set_mode)
-    def train(self: Any, mode: bool = True) -> Any:
-        nonlocal busy
-        if busy or recorder.off:
-            return set_mode(self, mode)
-        busy = True
-        try:
-            return set_mode(self, mode)
-        finally:
-            busy = False
-            try:
-                recorder.mode_set(id(self), training=bool(mode))
-            except Exception as error:  # noqa: BLE001 - the guard's rule
-                guard.fault("evaluation", error)
-
-    module.Module.train = train
+def _begins() -> None:
+    """A backward begins."""
+    recorder.rule.activity += 1
+    if recorder.backwards == 0:
+        recorder.mark("first_backward", now())
+    if loops.undecided:
+        loops.trained()
+    if evaluation.modules:
+        evaluation.discard()
 
 
-def on_grad_scaler(module: ModuleType) -> None:
+def on_grad_scaler(module: Any) -> None:
     """A scaled step that found infinities and was skipped is no step; it is counted apart."""
     run_step = module.GradScaler.step
 
@@ -127,14 +151,17 @@ def on_grad_scaler(module: ModuleType) -> None:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = recorder.rule.calls
         result = run_step(self, *args, **kwargs)
-        if self.is_enabled() and recorder.rule.calls == before:
-            recorder.skipped += 1
+        try:
+            if recorder.rule.calls == before and self.is_enabled():
+                recorder.step_skipped()
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault("skipped step", error)
         return result
 
     module.GradScaler.step = step
 
 
-def on_transformers(module: ModuleType) -> None:
+def on_transformers(module: Any) -> None:
     """The HF Trainer's own count of steps."""
     handler = module.CallbackHandler
     run = handler.on_step_end

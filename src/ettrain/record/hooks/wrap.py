@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import threading
+from _thread import get_ident
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ettrain.record.guard import guard
 from ettrain.record.recorder import recorder
 
-Details = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Details = Callable[[Args, Kwargs], dict[str, Any]]
 
 
 class _Nesting(threading.local):
@@ -18,64 +22,97 @@ class _Nesting(threading.local):
 
 
 nesting = _Nesting()
-"""Of wrapped calls inside one another (torch.save inside dcp.save) only the outermost is a stage."""
+"""Of wrapped calls inside one another on a thread (torch.save inside dcp.save) only the outermost is a stage; a dataset that
+loads files of its own, inside a loader's `__next__`, makes none."""
 
 
-class Waiting:
-    """Whether the main thread is inside a loader's `__next__`: a dataset that loads files of its own is no checkpoint."""
+class Parts:
+    """Whole saves under way that may write through other threads: what those threads save are parts of the whole."""
 
-    inside = False
+    under_way: ClassVar[set[object]] = set()
+
+
+def _in_child() -> None:
+    nesting.depth = 0
+    Parts.under_way.clear()
+
+
+recorder.at_fork.append(_in_child)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What is done around a wrapped function."""
+
+    name: str
+    before: Details | None
+    after: Details | None
+    promote: Callable[[Args, Kwargs], None] | None
+
+    def open(self, more: dict[str, Any], args: Args, kwargs: Kwargs) -> int:
+        try:
+            if self.promote is not None:
+                self.promote(args, kwargs)
+            if self.before is not None:
+                more.update(self.before(args, kwargs))
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault(self.name, error)
+        try:
+            return recorder.open_stage(self.name)
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault(self.name, error)
+            return 0
+
+    def close(self, begin: int, more: dict[str, Any], args: Args, kwargs: Kwargs) -> None:
+        try:
+            if self.after is not None and "err" not in more:
+                more.update(self.after(args, kwargs))
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault(self.name, error)
+        finally:
+            try:
+                recorder.close_stage(self.name, begin, **more)
+            except Exception as error:  # noqa: BLE001 - the guard's rule
+                guard.fault(self.name, error)
 
 
 def staged(
     function: Callable[..., Any],
-    stage: str,
+    name: str,
     *,
     before: Details | None = None,
     after: Details | None = None,
-    promote: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None,
+    promote: Callable[[Args, Kwargs], None] | None = None,
 ) -> Callable[..., Any]:
     """`function` as a stage. `before` and `after` add attributes to its span; `promote` is called first."""
+    stage = _Stage(name, before, after, promote)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if nesting.depth or recorder.off or Waiting.inside:
+        if passes():
             return function(*args, **kwargs)
+        nesting.depth = 1
         more: dict[str, Any] = {}
         begin = 0
-        nesting.depth = 1
         try:
-            if promote is not None:
-                promote(args, kwargs)
-            if before is not None:
-                more.update(before(args, kwargs))
-            begin = recorder.open_stage(stage)
-        except Exception as error:  # noqa: BLE001 - the guard's rule
-            guard.fault(stage, error)
-        try:
-            result = function(*args, **kwargs)
+            begin = stage.open(more, args, kwargs)
+            return function(*args, **kwargs)
         except BaseException as error:
             more["err"] = type(error).__name__
             raise
         finally:
-            nesting.depth = 0
-            if begin:
-                _close(stage, begin, more, after, args, kwargs)
-        return result
+            try:
+                if begin:
+                    stage.close(begin, more, args, kwargs)
+            finally:
+                nesting.depth = 0
 
     return wrapper
 
 
-def _close(stage: str, begin: int, more: dict[str, Any], after: Details | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    try:
-        if after is not None and "err" not in more:
-            more.update(after(args, kwargs))
-    except Exception as error:  # noqa: BLE001 - the guard's rule
-        guard.fault(stage, error)
-    try:
-        recorder.close_stage(stage, begin, **more)
-    except Exception as error:  # noqa: BLE001 - the guard's rule
-        guard.fault(stage, error)
+def passes() -> bool:
+    """Whether a call on this thread now is only passed through."""
+    return bool(nesting.depth or recorder.off or (Parts.under_way and get_ident() != recorder.main))
 
 
 def wrap_init(cls: type, stage: str) -> None:
@@ -83,6 +120,6 @@ def wrap_init(cls: type, stage: str) -> None:
     cls.__init__ = staged(cls.__init__, stage)  # type: ignore[misc]
 
 
-def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str) -> Any:
+def argument(args: Args, kwargs: Kwargs, position: int, name: str) -> Any:
     """A call's argument, however it was passed; None if it was not."""
     return args[position] if len(args) > position else kwargs.get(name)

@@ -2,7 +2,7 @@
 millisecond. It times outermost imports and, when torch is imported, loads `ettrain.record` to hook torch's leaf modules
 right after each was executed, so that every later `from torch import ...` sees the hooked function.
 
-Python 3.8+ syntax; imports sys, os and time only. Not here: anything that knows torch.
+Imports sys, os and time only. Not here: anything that knows torch.
 """
 import _thread
 import os
@@ -16,9 +16,10 @@ SHORT_NS = 1000000
 
 HELPERS = (
     "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
     "multiprocessing.semaphore_tracker",
     "torch._inductor.compile_worker",
+    "torch/_inductor/compile_worker/",
+    "torch/_inductor/__autotune_main__",
 )
 """Processes that never train: left alone entirely."""
 
@@ -37,8 +38,11 @@ HOOKED = {
     "torch.distributed.fsdp.fully_sharded_data_parallel": "on_fsdp",
     "torch.distributed.checkpoint.state_dict_saver": "on_dcp_save",
     "torch.distributed.checkpoint.state_dict_loader": "on_dcp_load",
+    "torch.distributed.checkpoint._async_process_executor": "on_dcp_process",
     "torch.distributed.elastic.multiprocessing.api": "on_elastic",
     "torch._dynamo.callback": "on_dynamo_callback",
+    "torch._dynamo.utils": "on_dynamo_utils",
+    "torch._dynamo.eval_frame": "on_eval_frame",
     "torch._dynamo.trace_rules": "on_trace_rules",
     "torchrec.distributed.model_parallel": "on_torchrec",
     "torchdata.stateful_dataloader.stateful_dataloader": "on_stateful_dataloader",
@@ -51,24 +55,30 @@ imports = []
 """(module, begin, end) of imports on the main thread, until a recorder takes them."""
 sink = None
 """Set by the recorder: called with (module, begin, end) from then on."""
+before = None
+"""The excepthook that `failed` stands in for."""
 
 
 class _State:
     depth = 0
+    hooking = set()
+    said = False
 
 
 class Finder:
-    """First on sys.meta_path; finds nothing itself, but brackets what the others find."""
+    """First on sys.meta_path; finds nothing itself, but brackets what those behind it find."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         hook = HOOKED.get(name)
         if hook is None and (_State.depth or _thread.get_ident() != MAIN):
             return None
-        for finder in sys.meta_path:
+        behind = False
+        for finder in list(sys.meta_path):
             if finder is Finder:
+                behind = True
                 continue
-            find = getattr(finder, "find_spec", None)
+            find = getattr(finder, "find_spec", None) if behind else None
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 break
@@ -79,7 +89,7 @@ class Finder:
             return spec
         try:
             loader.exec_module = _bracket(loader, loader.exec_module, name, hook)
-        except AttributeError:
+        except Exception:  # noqa: BLE001 - a loader that takes no attributes is left as it is
             pass
         return spec
 
@@ -91,7 +101,10 @@ def _bracket(loader, execute, name, hook):
         except AttributeError:
             pass
         outermost = not _State.depth and _thread.get_ident() == MAIN
-        hooks = _load_hooks() if hook is not None else None
+        hooks = None
+        if hook is not None and name not in _State.hooking and module.__name__ == name:
+            hooks = _load_hooks()
+            _State.hooking.add(name)
         begin = time.monotonic_ns()
         if outermost:
             _State.depth = 1
@@ -102,6 +115,8 @@ def _bracket(loader, execute, name, hook):
                 _State.depth = 0
             if outermost or name == "torch":
                 _note(name, begin, time.monotonic_ns())
+            if hooks is not None:
+                _State.hooking.discard(name)
         if hooks is not None:
             hooks.run(hook, module)
 
@@ -118,16 +133,24 @@ def _note(name, begin, end):
 
 
 def _load_hooks():
+    """The hooks, or None where they cannot be loaded; that is said once."""
+    begin = time.monotonic_ns() if "ettrain.record.hooks" not in sys.modules and not _State.depth and _thread.get_ident() == MAIN else 0
+    if begin:
+        _State.depth = 1
     try:
         _load_package()
-        import ettrain.record.hooks as hooks
+        from ettrain.record import hooks
 
         return hooks
-    except Exception as error:
-        if not _State.__dict__.get("said"):
+    except Exception as error:  # noqa: BLE001 - nothing of ours may break a process
+        if not _State.said:
             _State.said = True
             sys.stderr.write("ettrain: not recording this process (%r)\n" % (error,))
         return None
+    finally:
+        if begin:
+            _State.depth = 0
+            _note("ettrain", begin, time.monotonic_ns())
 
 
 def _load_package():
@@ -149,11 +172,28 @@ def _load_package():
         raise
 
 
+def failed(kind, error, trace):
+    """An exception leaves the program, and torch was never imported: the recorder is loaded to write down why the process fails."""
+    hooks = _load_hooks()
+    if hooks is not None:
+        hooks.failed(error)
+    before(kind, error, trace)
+
+
 def boot():
-    """Enter this process, unless it is a helper, has no job, or runs a Python that the recorder does not know."""
-    if "ETT_JOB_DIR" not in os.environ or "ETT_HOME" not in os.environ or sys.version_info < (3, 11):
+    """Enter this process, unless it is a helper or has no job."""
+    global before
+    if "ETT_JOB_DIR" not in os.environ or "ETT_HOME" not in os.environ:
         return
     words = getattr(sys, "orig_argv", [])[1:5]
     if any(helper in word for word in words for helper in HELPERS):
         return
     sys.meta_path.insert(0, Finder)
+    if "RANK" in os.environ or str(os.getppid()) == os.environ.get("ETT_SUPERVISOR_PID"):
+        before = sys.excepthook
+        sys.excepthook = failed
+    for name, hook in HOOKED.items():
+        if name in sys.modules:  # some .pth file imported torch before us: better late than never
+            hooks = _load_hooks()
+            if hooks is not None:
+                hooks.run(hook, sys.modules[name])

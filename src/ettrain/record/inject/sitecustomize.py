@@ -1,5 +1,5 @@
-"""Found first on PYTHONPATH by every Python process below `ett run`. Enters the recorder, takes its own folder out of the
-path again, and runs the sitecustomize it hides, if there is one. Must run on any Python 3.8+ and import nothing."""
+"""Found first on PYTHONPATH by every Python process below `ett run`. Takes its own folder out of the path again, enters the
+recorder, and runs the sitecustomize it hides, if there is one. Must be harmless in any Python, and import nothing."""
 import os
 import sys
 
@@ -7,15 +7,14 @@ import sys
 def _enter():
     here = os.path.dirname(os.path.abspath(__file__))
     try:
-        import _ettrain_boot
-    except Exception:
-        _ettrain_boot = None
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
-    if _ettrain_boot is not None:
-        try:
+        if sys.version_info >= (3, 11):
+            import _ettrain_boot
+
             _ettrain_boot.boot()
-        except Exception as error:
-            sys.stderr.write("ettrain: not recording this process (%r)\n" % (error,))
+    except Exception as error:  # noqa: BLE001 - nothing of ours may break a process
+        sys.stderr.write("ettrain: not recording this process (%r)\n" % (error,))
+    finally:
+        sys.path[:] = [path for path in sys.path if path != here]
 
 
 def _chain():
@@ -31,4 +30,5 @@ def _chain():
 
 
 _enter()
-_chain()
+if sys.version_info >= (3, 5):
+    _chain()
