@@ -98,7 +98,12 @@ def rows(lines: Sequence[Sequence[str]]) -> None:
     """A table: the first column left, the others right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
-        say("  " + "  ".join(text.rjust(width) if column else text.ljust(width) for column, (text, width) in enumerate(zip(line, widths, strict=True))))
+        say(
+            "  "
+            + "  ".join(
+                text.rjust(width) if column else text.ljust(width) for column, (text, width) in enumerate(zip(line, widths, strict=True))
+            )
+        )
 
 
 def keep(path: str | None, results: dict[str, Any]) -> None:

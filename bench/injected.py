@@ -16,12 +16,12 @@ from pathlib import Path
 import ettrain
 from ettrain.settings import ENV_ATTEMPT, ENV_HOME, ENV_JOB_DIR, ENV_SUPERVISOR
 
-_OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", ENV_JOB_DIR, ENV_ATTEMPT, ENV_SUPERVISOR, ENV_HOME, "RANK", "WORLD_SIZE")
+_NOT_HANDED_ON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "RANK", "WORLD_SIZE")
 
 
 def bare() -> dict[str, str]:
     """This process's environment without ettrain and without a PYTHONPATH."""
-    return {name: value for name, value in os.environ.items() if name not in _OURS}
+    return {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON and not name.startswith("ETT_")}
 
 
 def package_copy(folder: Path) -> Path:

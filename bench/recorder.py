@@ -8,6 +8,7 @@ timed, and what the clock itself costs (measured in the same turns) is taken off
   hooks    all zero-code hooks of a step: batch, backward, optimizer. They are installed on stubs by the functions that install them on
            torch's leaf modules, and the same stubs without them are taken off; so this is what the hooks add, to the nanosecond, and
            nothing of torch. What it means for a real training loop is `throughput`.
+  off      `ett.step(n)` in a program that runs outside `ett run`.
   stage    `with ett.stage(...)`, empty: begin, end and a journal line that is written when it returns.
   peer     ml-goodput-measurement 0.2.3: record_step_start_time, and its README's loop of three records a step; into a list in memory,
            and through the writer that it ships, whose remote call is a stub. Neither survives SIGKILL.
@@ -34,13 +35,14 @@ from figures import Spread, interval, keep, machine, progress, ratio, rows, say,
 from turns import CHILDREN, Worker, take_turns
 
 from ettrain.beat import read_beat
-from ettrain.jobpaths import JobPaths, attempt_name, rank_stem
+from ettrain.jobpaths import JobPaths, attempt_name
 
 SHORT_PROGRAM = "import json, logging, subprocess, argparse"
 NAMES = {
     "step": "ett.step(n), durable",
     "hooks": "all zero-code hooks of a step, durable",
     "stage": "ett.stage enter + exit, durable",
+    "off": "ett.step(n) outside a job",
     "memory": "peer: one record, list in memory",
     "memory_loop": "peer: README loop, list in memory",
     "shipped": "peer: one record, shipped writer",
@@ -53,7 +55,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What recording costs the training.")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: under a minute")
-    parser.add_argument("--peer", action="store_true", help="install the peer (330 MB, in a virtual environment of its own) if it is missing")
+    parser.add_argument(
+        "--peer", action="store_true", help="install the peer (330 MB, in a virtual environment of its own) if it is missing"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
     arguments = parser.parse_args()
     quick = arguments.quick
@@ -64,15 +68,15 @@ def main() -> None:
         say(f"peer not measured: {why}")
     with tempfile.TemporaryDirectory(prefix="ett-bench-") as name:
         folder = Path(name)
-        results["tight"] = calls(folder / "tight", python, rounds=6 if quick else 30, count=1000 if quick else 2000, rest_s=0.0)
-        results["cold"] = calls(folder / "cold", python, rounds=2 if quick else 10, count=40 if quick else 80, rest_s=0.005)
+        results["tight"] = calls(folder / "tight", python, rounds=4 if quick else 20, count=500 if quick else 2000, rest_s=0.0)
+        results["cold"] = calls(folder / "cold", python, rounds=2 if quick else 10, count=30 if quick else 80, rest_s=0.005)
         package = injected.package_copy(folder)
-        results["startup"] = startup(package, folder / "startup", python, pairs=25 if quick else 200)
+        results["startup"] = startup(package, folder / "startup", python, pairs=15 if quick else 150)
         if importlib.util.find_spec("torch") is None:
             say("import and throughput not measured: torch is not installed")
         else:
-            results["import_torch"] = import_torch(package, folder / "import", pairs=2 if quick else 12)
-            results["throughput"] = throughput(package, folder / "train", pairs=15 if quick else 150)
+            results["import_torch"] = import_torch(package, folder / "import", pairs=2 if quick else 9)
+            results["throughput"] = throughput(package, folder / "train", pairs=60 if quick else 600)
     keep(arguments.json, results)
 
 
@@ -83,15 +87,20 @@ def calls(job: Path, python: Path | None, *, rounds: int, count: int, rest_s: fl
     with ExitStack() as stack:
         explicit = stack.enter_context(Worker("ours.py", "explicit", env=injected.with_ettrain(injected_home(), job / "explicit")))
         hooks = stack.enter_context(Worker("ours.py", "hooks", env=injected.with_ettrain(injected_home(), job / "hooks")))
-        workers = {"timer": explicit, "step": explicit, "stage": explicit, "hooked": hooks, "bare": hooks}
+        off = stack.enter_context(Worker("ours.py", "explicit", env=injected.bare()))
+        workers = {"timer": explicit, "step": explicit, "stage": explicit, "off": off, "hooked": hooks, "bare": hooks}
         if python is not None:
             theirs = stack.enter_context(Worker("peer_recorder.py", python=python, env=injected.bare()))
             workers |= dict.fromkeys(("memory", "memory_loop", "shipped", "shipped_loop"), theirs)
-        for name, worker in workers.items():
-            worker.burst(name, count)
-        found = take_turns(list(workers), lambda name: [float(ns) for ns in workers[name].burst(name, count, rest_s)], rounds)
+
+        def run(name: str) -> list[float]:
+            return [float(ns) for ns in workers[name].burst("step" if name == "off" else name, count, rest_s)]
+
+        take_turns(list(workers), run, 1)
+        found = take_turns(list(workers), run, rounds)
         explicit.kill()
-        durable = _last_step(job / "explicit") == count * (rounds + 1)
+        hooks.kill()
+        durable = _killed_with(job / "explicit", count * (rounds + 1)) and _killed_with(job / "hooks", count * (rounds + 1))
     return _tell_calls(found, kind, durable=durable)
 
 
@@ -100,11 +109,10 @@ def injected_home() -> Path:
     return Path(injected.ettrain.__file__).parent
 
 
-def _last_step(job: Path) -> int | None:
-    """What the beat page of a killed process says."""
-    folder = JobPaths(job).attempt(attempt_name(0))
-    beats = [read_beat(path) for path in folder.glob(f"{rank_stem(None, 0)[:5]}*.beat")]
-    return beats[0].step if beats and beats[0] is not None else None
+def _killed_with(job: Path, steps: int) -> bool:
+    """Whether the beat page of a killed process holds exactly those steps, and no fault of the recorder's own."""
+    beats = [read_beat(path) for path in JobPaths(job).attempt(attempt_name(0)).glob("*.beat")]
+    return [(beat.step, beat.faults) for beat in beats if beat is not None] == [(steps, 0)]
 
 
 def _tell_calls(found: dict[str, list[list[float]]], kind: str, *, durable: bool) -> dict[str, Any]:
@@ -112,10 +120,12 @@ def _tell_calls(found: dict[str, list[list[float]]], kind: str, *, durable: bool
     bare = spread([ns for samples in found["bare"] for ns in samples]).median
     cost = {"hooks": bare} | {name: timer for name in NAMES if name != "hooks"}
     measured = {name: found["hooked" if name == "hooks" else name] for name in NAMES if name == "hooks" or name in found}
-    spreads: dict[str, Spread] = {name: spread([ns for each in rounds for ns in each]).less(cost[name]) for name, rounds in measured.items()}
+    spreads: dict[str, Spread] = {
+        name: spread([ns for each in rounds for ns in each]).less(cost[name]) for name, rounds in measured.items()
+    }
     say(f"\ncalls, {kind}: microseconds (the clock's own {timer / 1000:.2f} taken off)")
     rows([("", "median", "p99"), *((NAMES[name], _us(s.median), _us(s.p99)) for name, s in spreads.items())])
-    say(f"  last step found after SIGKILL: {'yes, exactly' if durable else 'NO'}")
+    say(f"  after SIGKILL the beat pages hold the last step and no fault: {'yes' if durable else 'NO'}")
     by_round = {name: [spread(samples).less(cost[name]).median for samples in rounds] for name, rounds in measured.items()}
     ratios = {f"{ours}/{theirs}": ratio(by_round[ours], by_round[theirs]) for ours, theirs in COMPARED if theirs in by_round}
     if ratios:
@@ -147,9 +157,11 @@ def startup(package: Path, job: Path, python: Path | None, *, pairs: int) -> dic
         interpreter, env = variants[name]
         return [injected.cpu_ms([str(interpreter), "-c", SHORT_PROGRAM], env)]
 
-    few = take_turns([name for name in variants if name.startswith("otel")], run, max(5, pairs // 10))
+    few = take_turns([name for name in variants if name.startswith("otel")], run, max(3, pairs // 10))
     found = take_turns(["bare", "ettrain"], run, pairs) | few
-    say(f"\nstart-up of a process that never imports torch (`{SHORT_PROGRAM}`): CPU ms, median of {pairs} turns [95% interval of the difference]")
+    say(
+        f"\nstart-up of a process that never imports torch (`{SHORT_PROGRAM}`): CPU ms, median of {pairs} turns [95% interval of the difference]"
+    )
     told = {"ettrain": _added(found, "bare", "ettrain")}
     if few:
         told["otel"] = _added(found, "otel bare", "otel")

@@ -29,7 +29,7 @@ def hooks() -> dict[str, Callable[[int], Any]]:
     """A step of stubs with and without the hooks."""
     from ettrain.record.hooks import data, training
 
-    autograd, loaders, optim = ModuleType("autograd"), ModuleType("dataloader"), ModuleType("optimizer")
+    autograd, loaders, optim = map(ModuleType, ("torch.autograd", "torch.utils.data.dataloader", "torch.optim.optimizer"))
     bare_backward = autograd.backward = autograd.grad = _nothing
     loader_class, iterator_class = _loader_classes()
     bare_iterator = _loader_classes()[1]()
@@ -40,7 +40,7 @@ def hooks() -> dict[str, Callable[[int], Any]]:
     training.on_autograd(autograd)
     training.on_optimizer(optim)
     iterator = iter(loader_class())
-    backward, (stepped,), optimizer = autograd.backward, post_hooks, object()
+    backward, (stepped,), optimizer = autograd.backward, post_hooks, _Optimizer()
 
     def hooked(number: int) -> None:
         next(iterator)
@@ -52,6 +52,10 @@ def hooks() -> dict[str, Callable[[int], Any]]:
         bare_backward(None)
 
     return {"hooked": hooked, "bare": bare}
+
+
+class _Optimizer:
+    """Stands for an optimizer."""
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

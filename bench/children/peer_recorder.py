@@ -42,7 +42,10 @@ def shipped() -> GoodputRecorder:
     client = cloud_logging.Client(project="bench", credentials=AnonymousCredentials(), _use_grpc=False)
     client._logging_api = _Service()
     where = Resource(type="global", labels={"project_id": "bench"})
-    with mock.patch.object(cloud_logging, "Client", lambda: client), mock.patch.object(handlers, "detect_resource", lambda project: where):
+    with (
+        mock.patch.object(cloud_logging, "Client", return_value=client),
+        mock.patch.object(handlers, "detect_resource", return_value=where),
+    ):
         return GoodputRecorder("job", "log", logging_enabled=True)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-BLOCK = 100
+BLOCK = 20
 
 
 def main() -> None:
@@ -52,7 +52,9 @@ class _Hooks:
 
 
 def _train(torch: Any, pairs: int) -> dict[str, list[float]]:
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = _batches(torch)
     hooks = _Hooks()

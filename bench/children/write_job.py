@@ -1,8 +1,9 @@
 """Writes the jobs of `bench/ledger.py` with the real recorder, on a clock under control.
 
-`million FOLDER STEPS`: one rank, 10 s a step, each with its wait for data, a checkpoint every 15 minutes.
-`ranks FOLDER RANKS HOURS`: 8 ranks a host, 1 s a step, start stages, waits, a checkpoint every 15 minutes, one failure and a resume;
-the job is still running. 16 ranks go through the recorder; the others are those, with their own head, host clock and a small shift in time.
+`steps FOLDER STEPS`: one rank, 10 s a step, each with its wait for data, a checkpoint every 15 minutes.
+`ranks FOLDER RANKS HOURS`: 8 ranks a host, 1 s a step, start stages, waits, a checkpoint every 15 minutes, one failure and a resume.
+16 ranks go through the recorder; the others are those, with their own head, host clock and a small shift in time.
+Both jobs are still running when this ends; it prints the instant at which it left them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from fakeclock import EPOCH_NS, FakeClock
 CLOCK: Final = FakeClock()
 
 from ettrain import events as e  # noqa: E402 - the recorder binds the clock when it is imported
-from ettrain.beat import open_beat  # noqa: E402
-from ettrain.journal import JournalTail, JournalWriter  # noqa: E402
+from ettrain.beat import open_beat, read_beat  # noqa: E402
 from ettrain.jobpaths import JobPaths, attempt_name, rank_stem  # noqa: E402
+from ettrain.journal import JournalTail, JournalWriter  # noqa: E402
 from ettrain.record.recorder import Recorder  # noqa: E402
 from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR  # noqa: E402
 
@@ -64,14 +65,14 @@ class Rank:
         self.stage("compile", 40, part="forward")
         self.recorder.mark("first_backward", CLOCK.t)
 
-    def train(self, until_t: int, step_s: float, *, resumed_from: int = 0) -> None:
-        """Steps until then; a wait before each, a checkpoint every 15 minutes.
+    def train(self, until_t: int, step_s: float, *, resumed_from: int = 0, steps: int = 1 << 62) -> None:
+        """Steps until then, or so many; a wait before each, a checkpoint every 15 minutes.
 
         All ranks finish a step together: when one waits long for its data, the others wait for it within their step.
         """
         recorder, own, common = self.recorder, random.Random(self.rank), random.Random(resumed_from)
         save_t = CLOCK.t + SAVE_EVERY_S * 1_000_000_000
-        while until_t > CLOCK.t:
+        while CLOCK.t < until_t and recorder.steps < steps:
             late_s = 3.0 if common.random() < LATE_SHARE else 0.0
             wait_s = late_s if late_s and common.randrange(PATTERNS) == self.rank else step_s * (0.005 + 0.02 * own.random())
             recorder.waited(CLOCK.pass_s(wait_s), CLOCK.t)
@@ -95,7 +96,15 @@ def supervisor(job: JobPaths) -> JournalWriter:
     """The supervisor's journal, opened on the first host."""
     job.attempts.mkdir(parents=True)
     journal = JournalWriter(job.supervisor_journal)
-    head = {"k": "head", "schema": e.SCHEMA, "t": CLOCK.t, "wall": CLOCK.t + CLOCK.wall_less_t, "boot": CLOCK.boot, "host": "host-0", "pid": 1}
+    head = {
+        "k": "head",
+        "schema": e.SCHEMA,
+        "t": CLOCK.t,
+        "wall": CLOCK.t + CLOCK.wall_less_t,
+        "boot": CLOCK.boot,
+        "host": "host-0",
+        "pid": 1,
+    }
     journal.write({**head, "role": "supervisor", "start": CLOCK.t})
     journal.write({"k": "job", "t": CLOCK.t, "command": ["torchrun", "train.py"], "devices_per_rank": 1})
     return journal
@@ -107,19 +116,19 @@ def begin(journal: JournalWriter, number: int) -> None:
     journal.write({"k": "begin", "t": CLOCK.t, "attempt": attempt_name(number), "launch": number})
 
 
-def million(folder: Path, steps: int) -> None:
-    """One rank that trained for so many steps and ended well."""
-    journal = supervisor(JobPaths(folder))
-    begin(journal, 0)
+def one_rank(folder: Path, steps: int) -> None:
+    """One rank that has trained for so many steps."""
+    job = JobPaths(folder)
+    begin(supervisor(job), 0)
     rank = Rank(folder, 0, 1)
     rank.start(resumed_from=None)
-    while rank.recorder.steps < steps:
-        rank.train(CLOCK.t + (steps - rank.recorder.steps) * 10_000_000_000, step_s=10)
-    rank.recorder.finish()
-    CLOCK.pass_s(2)
-    journal.write({"k": "gone", "t": CLOCK.t, "pid": os.getpid(), "attempt": "000", "code": 0})
-    journal.write({"k": "end", "t": CLOCK.t, "attempt": "000", "code": 0, "sent": []})
-    journal.write({"k": "bye", "t": CLOCK.t})
+    rank.train(1 << 62, step_s=10, steps=steps)
+    sign_of_life(job)
+
+
+def sign_of_life(job: JobPaths) -> None:
+    """The supervisor's: it is there."""
+    open_beat(job.supervisor_beat, 1)[e.B_ACTIVE_T] = CLOCK.t
 
 
 def ranks(folder: Path, world: int, hours: float) -> None:
@@ -143,8 +152,7 @@ def ranks(folder: Path, world: int, hours: float) -> None:
     patterns(folder, world, start + length, resumed_from=saves)
     spread_out(job.attempt("001"), world)
     CLOCK.t = start + length
-    beat = open_beat(job.supervisor_beat, 1)
-    beat[e.B_ACTIVE_T] = CLOCK.t
+    sign_of_life(job)
 
 
 def patterns(folder: Path, world: int, until_t: int, *, resumed_from: int | None) -> int:
@@ -180,8 +188,12 @@ def spread_out(folder: Path, world: int) -> None:
         path.write_bytes(e.encode(one.head | own) + one.shifted(ahead + late, wall_ahead + late))
         path.with_suffix(".beat").unlink(missing_ok=True)
         page = open_beat(path.with_suffix(".beat"), pid_of(rank))
-        page[e.B_STEP], page[e.B_STEP_T] = one.last["step"], one.last["t"] + ahead + late
-        page[e.B_ACTIVE_T], page[e.B_LIMIT] = one.last["t"] + ahead + late, one.last["limit"]
+        page[e.B_STEP], page[e.B_STEP_T], page[e.B_ACTIVE_T] = (
+            one.beat.step,
+            one.beat.step_t + ahead + late,
+            one.beat.active_t + ahead + late,
+        )
+        page[e.B_WAIT], page[e.B_LIMIT], page[e.B_FIRST_STEP_T] = one.beat.wait_ns, one.beat.limit_ns, one.beat.first_step_t + ahead + late
 
 
 def _wall_error_ns(host: int) -> int:
@@ -198,8 +210,7 @@ class Recording:
     """The other lines, with %d for each instant."""
     instants: list[tuple[bool, int]]
     """Whether it is a wall clock's, and its ns."""
-    last: e.Record
-    """The last progress record."""
+    beat: e.Beat
 
     @classmethod
     def of(cls, path: Path) -> Recording:
@@ -213,7 +224,10 @@ class Recording:
 
         lines = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).replace("%", "%%")
         text = re.sub(r'("(t|end|wall)":)(\d+)', blank, lines)
-        return cls(head, text, instants, next(record for record in reversed(records) if record["k"] == "prog"))
+        beat = read_beat(path.with_suffix(".beat"))
+        if beat is None:
+            raise AssertionError(path)
+        return cls(head, text, instants, beat)
 
     def shifted(self, ns: int, wall_ns: int) -> bytes:
         """The lines, moved in time."""
@@ -222,8 +236,8 @@ class Recording:
 
 if __name__ == "__main__":
     kind, where, amount = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    if kind == "million":
-        million(where, amount)
+    if kind == "steps":
+        one_rank(where, amount)
     else:
         ranks(where, amount, float(sys.argv[4]))
     print(json.dumps({"now_wall_ns": CLOCK.t + EPOCH_NS}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,8 @@ from ettrain.jobpaths import JOB_NAME, JobPaths, attempt_key
 _SILENT_NS: Final = 60_000_000_000
 """A supervisor of another host that gave no sign of life for so long is taken for gone."""
 _SAME_START_NS: Final = 1_000_000_000
+_START_TOLERANCE_NS: Final = 50_000_000
+"""The kernel stamps the creation of a process in ticks of 10 ms, its end is seen as it happens."""
 
 
 def find_job(runs: Path, name: str | None) -> JobPaths:
@@ -168,10 +170,11 @@ class JobReader:
             elif attempt.end is None and not (running and index + 1 == len(attempts)):
                 self._close_lost(attempt, launch, processes.get(attempt.name, []))
         gone = self._gone(attempts)
+        parts: list[AttemptHistory] = []
         for index, attempt in enumerate(attempts):
             live = running and index + 1 == len(attempts) and attempt.end is None
-            attempt.ranks = [_rank(p, attempt, gone, now, live=live) for p in processes.get(attempt.name, [])]
-            attempt.ranks = _one_per_rank(attempt.ranks)
+            parts.extend(_in_sequence(attempt, [_rank(p, attempt, gone, now, live=live) for p in processes.get(attempt.name, [])]))
+        attempts = parts
         attempts.sort(key=lambda attempt: (attempt.start, attempt_key(attempt.name)))
         _keep_apart(attempts)
         return attempts
@@ -301,6 +304,28 @@ def _keep_apart(attempts: list[AttemptHistory]) -> None:
     for before, after in pairwise(attempts):
         if before.end is None or before.end > after.start:
             before.end = max(before.start, after.start)
+
+
+def _in_sequence(attempt: AttemptHistory, ranks: list[RankHistory]) -> list[AttemptHistory]:
+    """A script that trains twice, or starts its program again by itself: ranks that come after all others have ended are attempts too."""
+    waves: list[list[RankHistory]] = [[]]
+    for rank in sorted(ranks, key=lambda rank: (rank.start, rank.pid)):
+        over = all(other.end <= rank.start + _START_TOLERANCE_NS and not other.alive for other in waves[-1])
+        if over and any(other.steps or other.died for other in waves[-1]):
+            waves.append([])
+        waves[-1].append(rank)
+    parts: list[AttemptHistory] = []
+    for number, wave in enumerate(waves):
+        part = replace(attempt, name=attempt.name if not number else f"{attempt.name}.{number}", ranks=_one_per_rank(wave))
+        if number:
+            part.start = parts[-1].end or part.start
+            part.continues = parts[-1].code == 0
+        if number + 1 < len(waves):
+            part.end = max(rank.end for rank in wave)
+            part.code = None if any(rank.died for rank in wave) else 0
+            part.sent, part.ended_by, part.told_class, part.text, part.oom_kills = (), "", "", "", 0
+        parts.append(part)
+    return parts
 
 
 def _one_per_rank(ranks: list[RankHistory]) -> list[RankHistory]:

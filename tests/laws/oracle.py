@@ -221,11 +221,6 @@ class Oracle:
             mine: list[Segment] = []
             self.segments.append(mine)
             self.bases.append(0)
-            if not any(life.step_ends for life in attempt.ranks):
-                # It never trained: the job's state is what it was.
-                for checkpoint in self._saves(number):
-                    checkpoint.step = self.bases[number]
-                continue
             loaded = [
                 load.checkpoint
                 for life in attempt.ranks
@@ -234,35 +229,41 @@ class Oracle:
             ]
             first = Segment(number, attempt.start, attempt.end, None, 0)
             mine.append(first)
-            newest = (first, attempt.start)
             if loaded:
                 best = max(loaded, key=lambda checkpoint: (checkpoint.step, -checkpoint.snapshot))
                 first.parent, first.upto = self._segment_at(best), best.snapshot
-                newest = (first.parent, first.upto)
                 self.bases[number] = best.step
+            if not any(life.step_ends for life in attempt.ranks):
+                # It never trained: the job's state is what it was, but its own checkpoints hold what it had loaded.
+                for checkpoint in self._saves(number):
+                    checkpoint.step = self.bases[number]
+                continue
+            newest = (first.parent, first.upto) if loaded else (first, attempt.start)
             newest = self._inside(number, attempt, mine, newest)
             current = mine[-1]
         final: tuple[Segment | None, int] = (current, INFINITE)
         end = self.attempts[-1]
-        if (end.broke or (end.plan.ending == "run" and not self.segments[-1])) and newest is not None:
+        trained = any(life.step_ends for life in end.ranks)
+        if (end.broke or (end.plan.ending == "run" and not trained)) and newest is not None:
             final = newest
         self.kept: list[tuple[int, int]] = []
         segment, upto = final
         while segment is not None:
             self.kept.append((segment.start, min(upto, segment.end)))
             segment, upto = segment.parent, segment.upto
-        if end.plan.ending == "run" and not self.segments[-1]:
+        if end.plan.ending == "run" and not trained:
             self.kept.append((end.start, end.end))
         self.newest = newest
 
     def _inside(self, number: int, attempt: AttemptLife, mine: list[Segment], newest: tuple[Segment, int]) -> tuple[Segment, int]:
         """Saves and loads while training, in order of time."""
-        base, jump = self.bases[number], 0
+        points = {0: self.bases[number]}  # count of steps -> global step, where it was set
         saves = self._saves(number)
         loads = [load for life in attempt.ranks for load in life.loads if 0 < load.local < len(life.step_ends)]
         happened = sorted([(s.snapshot, 0, s) for s in saves] + [(load.end, 1, load) for load in loads], key=lambda event: event[:2])
         for t, _, event in happened:
-            here = base + event.local if event.local >= jump else self.bases[number] + event.local
+            since = max(local for local in points if local <= event.local)
+            here = points[since] + event.local - since
             if isinstance(event, Checkpoint):
                 event.step = here
                 continue
@@ -271,7 +272,7 @@ class Oracle:
                 continue
             mine[-1].end = t
             mine.append(Segment(number, t, attempt.end, self._segment_at(checkpoint), checkpoint.snapshot))
-            base, jump = checkpoint.step - event.local, event.local
+            points[event.local] = checkpoint.step
         good = [s for s in saves if s.durable <= attempt.end]
         if good:
             last = max(good, key=lambda checkpoint: checkpoint.snapshot)

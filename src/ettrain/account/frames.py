@@ -22,6 +22,8 @@ class Frame:
     """It ended in good order: the program came to its end."""
     interrupted: bool
     """It ended before the job was done."""
+    restart: bool
+    """It follows an interruption: its start stages are done again."""
     running: bool
     hung: bool
     """It was silent for longer than any step takes before it ended (or is so now)."""
@@ -35,9 +37,8 @@ class Frame:
 def frames_of(job: JobHistory) -> list[Frame]:
     """One frame per attempt, in order and disjoint; a later attempt never begins before the one before has ended."""
     frames: list[Frame] = []
-    for number, attempt in enumerate(job.attempts):
-        last = number == len(job.attempts) - 1
-        frames.append(_frame(job, attempt, number, last=last))
+    for number in range(len(job.attempts)):
+        frames.append(_frame(job, number))
     return frames
 
 
@@ -52,13 +53,16 @@ def progress_of(rank: RankHistory, until: int) -> int:
     return latest
 
 
-def _frame(job: JobHistory, attempt: AttemptHistory, number: int, *, last: bool) -> Frame:
+def _frame(job: JobHistory, number: int) -> Frame:
+    attempt = job.attempts[number]
+    following = job.attempts[number + 1] if number + 1 < len(job.attempts) else None
+    last = following is None
     running = attempt.end is None and last and job.running
     end = max(job.now if running else _end_of(attempt), attempt.start)
     up = min([min(max(rank.start, attempt.start), end) for rank in attempt.ranks], default=end)
     done = attempt.code == 0 and not attempt.ended_by and not attempt.sent
     done = done and not running
-    interrupted = not running and not (done and last)
+    interrupted = not running and not (done and (following is None or following.continues))
     stopped, culprit, hung = end, None, False
     if not done:
         stopped, culprit, hung = _stop(attempt, end, running=running)
@@ -72,6 +76,7 @@ def _frame(job: JobHistory, attempt: AttemptHistory, number: int, *, last: bool)
         end=end,
         done=done,
         interrupted=interrupted,
+        restart=number > 0 and not attempt.continues,
         running=running,
         hung=hung,
         first_step_t=min(max(firsts), end) if firsts else None,

@@ -162,6 +162,8 @@ class AttemptHistory:
     """Processes the kernel killed for memory while it ran."""
     lost: bool = False
     """The supervisor vanished before the attempt ended: `end` is the last sign of life."""
+    continues: bool = False
+    """It goes on where the one before came to its good end: a script that trains twice, not a restart."""
     text: str = ""
     """What is known in words, e.g. why the command could not be started."""
     told_class: str = ""

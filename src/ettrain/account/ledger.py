@@ -116,7 +116,7 @@ def account(job: JobHistory) -> Account:
     lineage = lineage_of(job, frames)
     book = Book(leaves, lineage.lost)
     for start, stop, code, number in _job_slices(frames, tiles, leaves, end):
-        book.wall(start, stop, code, restart=number > 0)
+        book.wall(start, stop, code, restart=number < len(frames) and frames[number].restart)
     device_wall = _device_view(book, frames, tiles, end)
     ledger = _ledger(job, frames, book, lineage, tiles, end=end, device_wall=device_wall)
     _check(ledger, book, lineage)
@@ -170,7 +170,7 @@ def _device_view(book: Book, frames: list[Frame], tiles: list[list[Tiles]], end:
     for number, frame in enumerate(frames):
         for rank in tiles[number]:
             for start, stop, code in rank:
-                book.device(start, stop, code, rank.devices, restart=number > 0)
+                book.device(start, stop, code, rank.devices, restart=frame.restart)
         upto = frames[number + 1].start if number + 1 < len(frames) else end
         devices = _devices(tiles[number])
         if upto > frame.end:
@@ -262,9 +262,10 @@ def _residual(book: Book, start_end: int, recoveries: list[tuple[int, int]]) -> 
 
 
 def _shut_down(frames: list[Frame]) -> int | None:
-    if not frames or frames[-1].running or frames[-1].interrupted or frames[-1].last_step_t is None:
+    lasts = [frame.last_step_t for frame in frames if frame.last_step_t is not None]
+    if not lasts or frames[-1].running or frames[-1].interrupted:
         return None
-    return frames[-1].end - frames[-1].last_step_t
+    return frames[-1].end - max(lasts)
 
 
 def _status(job: JobHistory, frames: list[Frame]) -> str:

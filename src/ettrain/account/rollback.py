@@ -26,7 +26,7 @@ class Resume:
     error_ns: int
     """How far `snapshot` may be off."""
     source: str
-    """'start', 'fresh', 'checkpoint', 'said', or 'no step' where the attempt never trained."""
+    """'start', 'fresh', 'checkpoint', 'said', or 'no step' where the attempt never trained and so changed nothing."""
 
 
 class Lineage:
@@ -57,12 +57,24 @@ class Lineage:
         What was lost at the snapshot's instant still is, and all since; what was lost only in between, by a detour from an older
         checkpoint, is there again. What was never lost before is charged to the interruption of `attempt` (None: to none).
         """
+        self._become(self._lost_at(snapshot, now), now, attempt)
+
+    def detour(self, snapshot: int | None, frame: Frame) -> None:
+        """An attempt went on from `snapshot` and held that state, but finished no step and so left the job's state as it was."""
+        self._states.append((frame.start, self._lost_at(snapshot, frame.start)))
+        begun = [] if frame.running else [(frame.start, frame.end)]
+        self._become(_merged([*self.lost, *begun]), frame.end, frame.number if frame.interrupted else None)
+
+    def _become(self, lost: list[LostWindow], now: int, attempt: int | None) -> None:
+        self.lost = lost
+        self._states.append((now, lost))
+        self._charged.extend((piece, attempt) for window in lost for piece in _without(*window, self._ever))
+        self._ever = _merged([*self._ever, *lost])
+
+    def _lost_at(self, snapshot: int | None, now: int) -> list[LostWindow]:
         since = self._origin if snapshot is None else snapshot
-        self._charged.extend((window, attempt) for window in _without(since, now, self._ever))
-        self._ever = _merged([*self._ever, (since, now)])
         before = next(lost for t, lost in reversed(self._states) if t <= since or t == self._origin)
-        self.lost = _merged([*before, (since, now)])
-        self._states.append((now, self.lost))
+        return _merged([*before, (since, now)])
 
     def lost_by(self, attempt: int | None) -> list[LostWindow]:
         """What the interruption of that attempt lost first; None: what roll-backs inside running processes did."""
@@ -156,31 +168,35 @@ class _Walk:
         line = self.line
         resume = self._resume_of(attempt, frame)
         line.resumes.append(resume)
-        if resume.source in ("fresh", "checkpoint", "said"):
+        if resume.source == "no step":
+            line.detour(resume.snapshot, frame)
+        elif resume.source != "start":
             line.go_back(resume.snapshot, frame.start, self.last_trained)
             line.last_durable = frame.start if resume.snapshot is None else resume.snapshot
         found = self._follow_inside(attempt, resume.step)
-        line.last_durable = max(line.last_durable, _newest_durable(found, frame.end))
         line.saves += len({known.step for known in found})
         if resume.source != "no step":
+            line.last_durable = max(line.last_durable, _newest_durable(found, frame.end))
             self.last_trained = frame.number
-        elif not frame.running:
-            line.go_back(frame.start, frame.end, frame.number if frame.interrupted else None)
 
     def _resume_of(self, attempt: AttemptHistory, frame: Frame) -> Resume:
         resumes = self.line.resumes
         stepped = [rank for rank in attempt.ranks if rank.steps]
-        if not stepped:
-            return Resume(step=resumes[-1].step if resumes else 0, snapshot=None, error_ns=0, source="no step")
-        said = _said_base(stepped)
+        said = _said_base(stepped or attempt.ranks)
         loads = [load for rank in attempt.ranks for load in rank.loads if load.local_step == 0]
         matches = [match for load in loads if (match := self._known.match(load)) is not None]
         if matches:
             best = max(matches, key=lambda match: (match.step, -match.save.snapshot))
             step = best.step if said is None else said
-            return Resume(step=step, snapshot=best.save.snapshot, error_ns=0, source="checkpoint")
+            return Resume(step=step, snapshot=best.save.snapshot, error_ns=0, source="checkpoint" if stepped else "no step")
+        if not stepped:
+            return Resume(step=said or 0, snapshot=None, error_ns=0, source="no step")
         if frame.number == 0 or (not said and all(earlier.source == "no step" for earlier in resumes)):
             return Resume(step=said or 0, snapshot=None, error_ns=0, source="start")
+        if attempt.continues and not said:
+            before = self._job.attempts[frame.number - 1]
+            step = self.line.maps[-1].at(max((rank.steps for rank in before.ranks), default=0))
+            return Resume(step=step, snapshot=frame.start, error_ns=0, source="continued")
         at = self._time_of_step(said) if said else None
         if said and at is not None:
             return Resume(step=said, snapshot=at[0], error_ns=at[1], source="said")

@@ -112,7 +112,7 @@ def tile_rank(rank: RankHistory, frame: Frame, leaves: LeafTable) -> Tiles:
 def untold_rank(number: int, frame: Frame, devices: int, leaves: LeafTable) -> Tiles:
     """Tiles of a rank that left no journal: it never got past `launch`."""
     tiles: list[_Tile] = []
-    before = leaves.code("start/launch" if frame.number == 0 else RESCHEDULE)
+    before = leaves.code(RESCHEDULE if frame.restart else "start/launch")
     _extend(tiles, frame.start, frame.up, before)
     _extend(tiles, frame.up, frame.stopped, leaves.code("start/launch"))
     _extend(tiles, frame.stopped, frame.end, leaves.code(DETECT))
@@ -132,7 +132,7 @@ def _base(rank: RankHistory, frame: Frame, leaves: LeafTable) -> list[tuple[int,
     exit_t = rank.exit_t if rank.error is None else None
     after_end = leaves.code(DETECT) if rank.died and not frame.done else leaves.code("shutdown/teardown", "waiting for other ranks")
     wanted: list[tuple[int | None, int]] = [
-        (frame.start, leaves.code("start/launch" if frame.number == 0 else RESCHEDULE)),
+        (frame.start, leaves.code(RESCHEDULE if frame.restart else "start/launch")),
         (frame.up, leaves.code("start/launch")),
         (rank.start, leaves.code("start/launch", "interpreter start")),
         (rank.entered, leaves.code("start/setup")),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from ettrain.record import exits
 from ettrain.record.guard import guard
@@ -13,6 +14,8 @@ from ettrain.record.recorder import now, recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+MAX_NUMBER: Final = 1 << 62
 
 __all__ = ["stage", "step", "steps"]
 
@@ -94,9 +97,21 @@ def step(number: int | None = None) -> None:
     try:
         if not _entered:
             _enter()
-        recorder.program_step(number)
+        recorder.program_step(None if number is None else _index(number))
     except Exception as error:  # noqa: BLE001 - the guard's rule
         guard.fault("ett.step", error)
+
+
+def _index(number: object) -> int | None:
+    """A step's number, also where it is numpy's; None, and a fault, where it is none."""
+    try:
+        index = operator.index(number)  # type: ignore[arg-type]
+        if 0 <= index < MAX_NUMBER:
+            return index
+    except TypeError:
+        pass
+    guard.fault("ett.step", f"not the number of a step: {_text(number)[:50]}")
+    return None
 
 
 def steps(loader: Iterable[T], start: int = 0) -> Iterator[tuple[int, T]]:

@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 import threading
+from collections import deque
 from types import TracebackType
 from typing import Any
 
@@ -81,16 +82,22 @@ class _Exits:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Type, message and trace of an exception, each cut to what a journal line holds."""
-    import traceback
+    """Type, message and trace of an exception, each cut to what a journal line holds.
 
+    Nothing is imported here: a module that evaluates text while it loads, as `traceback` does, makes Python forget that it was
+    an interrupt, and end with another exit code.
+    """
     try:
         message = str(error)[:1500]
     except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
         message = ""
-    frames = traceback.extract_tb(error.__traceback__)[-8:]
-    trace = "\n".join(f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames)
-    return {"type": type(error).__name__, "message": message, "trace": trace[-1500:]}
+    frames: deque[str] = deque(maxlen=8)
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}")
+        trace = trace.tb_next
+    return {"type": type(error).__name__, "message": message, "trace": "\n".join(frames)[-1500:]}
 
 
 _installed: list[_Exits] = []

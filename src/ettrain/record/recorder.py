@@ -1,7 +1,7 @@
 """The recorder of one process: its journal, its beat page, its stages and steps. Standard library only.
 
-Life: `pending` (records wait in a list; most processes stay so for ever), then promoted, once the process behaves like a
-trainer: it opens its journal and beat page and writes what waited. A forked child starts again at pending.
+Life: at first records wait in a list, and in most processes do so for ever; it is promoted once the process behaves like a trainer:
+it opens its journal and beat page and writes what waited. A forked child starts again.
 
 Per step it does a handful of integer stores into the beat page; a journal line is written for a stage, and for progress at
 steps 1, 2, 4, 8, ... and then at intervals that grow with the job's age. Not here: torch (see `hooks`), the rules of accounting.
@@ -20,13 +20,12 @@ from ettrain import clock
 from ettrain import events as e
 from ettrain.beat import memory_beat, open_beat
 from ettrain.events import B_ACTIVE_T, B_BACKWARDS, B_OPTIMIZER_CALLS, B_STEP, B_STEP_T, B_WAIT, Record
-from ettrain.journal import JournalWriter
 from ettrain.record.guard import guard
-from ettrain.record.rank import attempt_folder, head, is_loader_worker, open_journal, rank_of_environment
+from ettrain.record.output import Output
+from ettrain.record.rank import attempt_folder, is_loader_worker, rank_of_environment
 from ettrain.record.stepcount import StepRule
 from ettrain.settings import ENV_JOB_DIR
 
-MAX_PENDING: Final = 10_000
 MIN_INTERVAL_NS: Final = 1_000_000_000
 CLOCK_INTERVAL_NS: Final = 600_000_000_000
 STALL_FACTOR: Final = 10
@@ -41,16 +40,15 @@ class Recorder:
     """Records one process. Every method is cheap, and none may raise into the program: callers end their faults in `guard`."""
 
     __slots__ = (
-        "_age0", "_clock_due", "_due", "_fresh_names", "_last", "_limit", "_lost_then", "_open", "_overflow", "_pow2", "_said_delta",
-        "_saves", "_unwritten", "_window", "at_finish", "at_fork", "backwards", "beat", "ended", "journal", "lost_ns", "main", "off",
-        "on_first_step", "pending", "promoted", "rule", "skipped", "source", "steps", "wait_ns",
+        "_age0", "_clock_due", "_due", "_fresh_names", "_last", "_limit", "_lost_then", "_open", "_pow2", "_said_delta", "_saves",
+        "_window", "at_finish", "at_fork", "backwards", "beat", "ended", "lost_ns", "main", "off", "on_first_step", "output",
+        "promoted", "rule", "skipped", "source", "steps", "wait_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.at_finish: list[Callable[[], None]] = []
         self.at_fork: list[Callable[[], None]] = []
         self.on_first_step: Callable[[], None] | None = None
-        self.journal: JournalWriter | None = None
         self._reset()
         threads = sys.modules.get("threading")
         if threads is not None and threads.main_thread().ident is not None:
@@ -58,8 +56,7 @@ class Recorder:
 
     def in_child(self) -> None:
         """A fork: the child must not write into its parent's files, and may be a rank of its own."""
-        if self.journal is not None:
-            self.journal.close()
+        self.output.close_in_child()
         guard.reset()
         self._reset()
         for call in self.at_fork:
@@ -68,14 +65,12 @@ class Recorder:
     def _reset(self) -> None:
         self.off = ENV_JOB_DIR not in os.environ
         self.beat: MutableSequence[int] = memory_beat()
-        self.journal = None
+        self.output = Output()
         self.promoted = self.ended = False
-        self.pending: list[Record] = []
-        self._unwritten: list[Record] = []
-        self._overflow = 0
         self.rule = StepRule()
         self.source = ""
         self.steps = self.backwards = self.wait_ns = self.skipped = self.lost_ns = self._saves = 0
+        guard.on_fault = self._on_fault
         self.main = get_ident()
         self._open: list[tuple[int, int]] = []
         self._fresh_names: dict[str, int] = {}
@@ -101,24 +96,14 @@ class Recorder:
         if folder is None:
             return
         if is_loader_worker():
-            self.off = True
-            self.pending.clear()
+            self.leave()
             return
         self.promoted = True
         if rank is None:
             rank, world = rank_of_environment()
-        guard.on_fault = self._on_fault
-        waiting, self.pending = self.pending, []
-        try:
-            self.journal, beat = open_journal(folder, rank)
-        except OSError as error:
-            guard.fault("cannot write a journal, this process is not recorded", error)
-            return
-        self._map_beat(beat)
-        self._unwritten = [head(rank, world), *self._names(), *waiting]
-        self._write([])
-        if self._overflow:
-            guard.fault("more was recorded before the first step than fits", f"{self._overflow} records lost")
+        beat = self.output.open(folder, rank, world)
+        if beat is not None:
+            self._map_beat(beat)
 
     def _map_beat(self, path: Path) -> None:
         try:
@@ -131,36 +116,20 @@ class Recorder:
                 page[slot] = self.beat[slot]
         self.beat = page
 
-    def _names(self) -> list[Record]:
-        return [{"k": "name", "t": now(), "code": code, "name": name} for name, code in self._fresh_names.items()]
-
     def _on_fault(self, where: str, text: str, count: int) -> None:
         self.beat[e.B_FAULTS] = count
-        if self.journal is not None and not self._unwritten and count & (count - 1) == 0:
-            self.journal.write({"k": "fault", "t": now(), "where": where, "error": text, "count": count})
+        if count & (count - 1) == 0:
+            self.output.fault({"k": "fault", "t": now(), "where": where, "error": text, "count": count})
 
     def emit(self, record: Record) -> None:
-        """Write a record, or let it wait."""
-        if self.journal is not None:
-            self._write([record])
-        elif not self.off and not self.promoted:
-            if len(self.pending) < MAX_PENDING:
-                self.pending.append(record)
-            else:
-                self._overflow += 1
+        """Write a record, or let it wait; dropped where this process is not recorded."""
+        if not self.off:
+            self.output.emit(record)
 
-    def _write(self, records: list[Record]) -> None:
-        """Write, or count what is lost. The head must be the first line: until it could be written, all waits behind it."""
-        if self.journal is None:
-            return
-        if self._unwritten:
-            self._unwritten.extend(records[: MAX_PENDING - len(self._unwritten)])
-            records = self._unwritten
-        try:
-            self.journal.write_all(records)
-            self._unwritten = []
-        except Exception as error:  # noqa: BLE001 - the guard's rule
-            guard.fault("a journal line was lost", error)
+    def leave(self) -> None:
+        """Record nothing more: it turned out that this process does not train."""
+        self.off = True
+        self.output.waiting.clear()
 
     # ---- stages
 
@@ -261,8 +230,7 @@ class Recorder:
             code = self._fresh_names.get(name)
             if code is None:
                 code = self._fresh_names[name] = e.FIRST_USER_CODE + len(self._fresh_names)
-                if self.journal is not None:
-                    self.emit({"k": "name", "t": now(), "code": code, "name": name})
+                self.emit({"k": "name", "t": now(), "code": code, "name": name})
         return code
 
     # ---- steps
@@ -386,17 +354,21 @@ class Recorder:
 
     def finish(self) -> None:
         """The interpreter begins to end in good order."""
-        if self.promoted and not self.ended:
-            if self.steps:
-                self.progress(self.beat[B_STEP_T])
-            for call in self.at_finish:
-                try:
-                    call()
-                except Exception as error:  # noqa: BLE001 - the guard's rule
-                    guard.fault("end of the process", error)
-            self._wall_clock()
-            self.emit({"k": "exit", "t": now(), "step": self.steps})
+        if self.ended:
+            return
         self.ended = True
+        if not self.promoted:
+            return
+        for call in (self._last_progress, *self.at_finish, self._wall_clock):
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - the guard's rule
+                guard.fault("end of the process", error)
+        self.emit({"k": "exit", "t": now(), "step": self.steps})
+
+    def _last_progress(self) -> None:
+        if self.steps:
+            self.progress(self.beat[B_STEP_T])
 
     def _wall_clock(self) -> None:
         wall, t = clock.wall_pair()

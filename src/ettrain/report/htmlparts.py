@@ -254,6 +254,7 @@ def _resumed(source: str, step: int) -> str:
         "start": "the beginning",
         "fresh": "nothing: no checkpoint of this job was seen being loaded",
         "checkpoint": f"a checkpoint at step {step:,}",
+        "continued": f"the good end of the program before it, at step {step:,}",
         "said": f"step {step:,}, by the program's word",
         "no step": "it trained no step",
     }

@@ -48,10 +48,10 @@ def startup_of(account: Account) -> Startup:
     restarts = 0
     for number, frame in enumerate(account.frames):
         end = frame.stopped if frame.first_step_t is None else min(frame.first_step_t, frame.stopped)
-        if number and frame.first_step_t is None:
+        if frame.restart and frame.first_step_t is None:
             continue
-        restarts += number > 0
-        target = again if number else first
+        restarts += frame.restart
+        target = again if frame.restart else first
         for piece in wall_pieces(account, number):
             if piece.start >= end:
                 break

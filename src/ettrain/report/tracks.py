@@ -44,7 +44,7 @@ def rank_pieces(account: Account, number: int, tiles: Tiles) -> Iterator[Piece]:
     """One rank's time in attempt `number`."""
     pairs = account.leaves.pairs
     triples = ((start, end, pairs[code]) for start, end, code in tiles)
-    return _pieces(triples, account.lineage.lost, restart=number > 0)
+    return _pieces(triples, account.lineage.lost, restart=account.frames[number].restart)
 
 
 def wall_pieces(account: Account, number: int) -> Iterator[Piece]:
@@ -52,7 +52,7 @@ def wall_pieces(account: Account, number: int) -> Iterator[Piece]:
     frame = account.frames[number]
     slices = wall_slices(account.tiles[number], account.leaves, frame.start, frame.end)
     pairs = account.leaves.pairs
-    return _pieces(((start, end, pairs[code]) for start, end, code in slices), account.lineage.lost, restart=number > 0)
+    return _pieces(((start, end, pairs[code]) for start, end, code in slices), account.lineage.lost, restart=frame.restart)
 
 
 def whole_rank(account: Account, rank: int) -> Iterator[Piece]:

@@ -56,8 +56,8 @@ def reap() -> dict[int, int]:
         codes[pid] = os.waitstatus_to_exitcode(status)
 
 
-def descendants(pid: int) -> list[int]:
-    """Processes below `pid`, children before grandchildren; zombies left out."""
+def family(pid: int) -> tuple[list[int], list[int]]:
+    """(children, all descendants) of a process; zombies left out."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -70,7 +70,7 @@ def descendants(pid: int) -> list[int]:
         below = children.get(queue.pop(0), [])
         found.extend(below)
         queue.extend(below)
-    return found
+    return children.get(pid, []), found
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
@@ -83,7 +83,11 @@ def _stat(pid: int) -> tuple[int, str] | None:
 
 
 class Ending:
-    """Ends everything below this process: SIGTERM, after `grace_s` SIGKILL. Driven by calls, so that the caller goes on watching."""
+    """Ends everything below this process: SIGTERM from the top, after `grace_s` SIGKILL to all.
+
+    SIGTERM goes to children only, and to what becomes one when its parent has died: a trainer that saves its state on SIGTERM
+    loses it when its data workers get the signal too. Driven by calls, so that the caller goes on watching.
+    """
 
     def __init__(self, grace_s: float) -> None:
         self._kill_t = clock.monotonic_ns() + int(grace_s * 1e9)
@@ -97,14 +101,13 @@ class Ending:
 
     def finished(self) -> bool:
         """Send what is due; True once nothing is left, or nothing that could still be ended."""
-        living = descendants(os.getpid())
+        children, living = family(os.getpid())
         now = clock.monotonic_ns()
         late = now >= self._kill_t
-        for pid in living:
-            if late or pid not in self._told:
-                self._told.add(pid)
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        for pid in living if late else [pid for pid in children if pid not in self._told]:
+            self._told.add(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
         if now >= self._kill_t + _GIVE_UP_NS:
             self.survivors = living
             return True

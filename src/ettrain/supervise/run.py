@@ -33,6 +33,8 @@ OWN_START_NS: Final = 10_000_000_000
 """The time since this process began is billed to the job, unless it was something else before (`exec ett run` in a shell)."""
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+TO_THE_GROUP: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
+"""What a terminal sends to a whole process group goes to the launcher's; other signals to the launcher alone, as if sent to it."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """A shell's exit codes for a command that cannot be started."""
 
@@ -135,7 +137,7 @@ class Supervisor:
         recording.make_attempt(name)
         recording.write({"k": "begin", "t": began, "attempt": name, "launch": number})
         try:
-            child = subprocess.Popen(plan.command, env=self._environment(number), start_new_session=True)
+            child = subprocess.Popen(plan.command, env=self._environment(number), start_new_session=True, close_fds=False)
         except (OSError, ValueError) as error:
             code = NOT_FOUND if getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
             text = f"cannot start {plan.command[0]!r}: {getattr(error, 'strerror', None) or error}"
@@ -169,7 +171,7 @@ class Supervisor:
 
     def _follow(self, child: int, watch: Watch) -> tuple[int, bool]:
         """(launcher's exit code, whether it hung): watch until nothing of the attempt is left; note the ranks' ends."""
-        self._child = child
+        plan, self._child = self.plan, child
         self._pass_on()
         ending: processes.Ending | None = None
         hung = False
@@ -182,12 +184,12 @@ class Supervisor:
             if ending is not None:
                 continue
             if child in self._codes or self._kill:
-                ending = processes.Ending(0.0 if self._kill else LEFTOVER_GRACE_S)
-            elif self.plan.hang_timeout_s and watch.silent_ns() > self.plan.hang_timeout_s * 1e9:
+                ending = processes.Ending(0.0 if self._kill else plan.grace_s if self._sent else LEFTOVER_GRACE_S)
+            elif plan.hang_timeout_s and watch.silent_ns() > plan.hang_timeout_s * 1e9:
                 hung = True
                 self.recording.write({"k": "noticed", "t": clock.monotonic_ns()})
-                tell(f"no rank made progress for {self.plan.hang_timeout_s:g} s; ending the attempt")
-                ending = processes.Ending(self.plan.grace_s)
+                tell(f"no rank made progress for {plan.hang_timeout_s:g} s; ending the attempt")
+                ending = processes.Ending(plan.grace_s)
         self._child = 0
         if ending.survivors:
             tell(f"process(es) {', '.join(map(str, ending.survivors))} cannot be ended: stuck in the kernel (device or disk?)")
@@ -214,7 +216,7 @@ class Supervisor:
             with contextlib.suppress(IndexError, ProcessLookupError, PermissionError):
                 number = self._to_pass_on.popleft()
                 if self._child not in self._codes:
-                    os.killpg(self._child, number)
+                    (os.killpg if number in TO_THE_GROUP else os.kill)(self._child, number)
 
     def _pause(self) -> None:
         """The pause before a restart, cut short by a signal to stop."""

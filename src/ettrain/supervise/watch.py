@@ -58,8 +58,8 @@ class Watch:
         """Ranks' processes met so far, on any host."""
         self.last_gone: dict[str, int] = {}
         """Attempt -> when the last of its processes on this host ended, so far."""
-        self.failed = False
-        """Whether any process is known to have ended badly."""
+        self.failed: set[str] = set()
+        """Attempts of which a process is known to have ended badly."""
 
     def also(self, pidfd: int | None) -> None:
         """Wake up when that process ends, too."""
@@ -111,7 +111,8 @@ class Watch:
         code = self._codes.get(rank.pid) if code is None else code
         if code is not None:
             record["code"] = code
-            self.failed = self.failed or code != 0
+            if code:
+                self.failed.add(rank.attempt)
         self.last_gone[rank.attempt] = t
         self._write(record)
 

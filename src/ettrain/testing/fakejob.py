@@ -23,6 +23,7 @@ class FakeJob:
         paths: the files.
         now: where the story is, job ns since its begin.
         hosts: the machines; `hosts[0]` runs the supervisor.
+        ranks: all processes so far.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class FakeJob:
         self.origin = to_ns(start_wall)
         self.hosts = list(hosts) or [FakeHost(name="host-0", boot=f"fake-{name}-0")]
         self.devices_per_rank = devices_per_rank
+        self.ranks: list[FakeRank] = []
         self._pids = 1000
         self.saves = 0
         self._launches = 0
@@ -105,6 +107,12 @@ class FakeJob:
         self.tell({**head, "pid": self._beat[e.B_PID], "role": "supervisor"})
         self.tell({"k": "job", "submitted": submitted, **asked})
 
+    def close(self) -> None:
+        """Let go of all files; the story is over."""
+        self._writer.close()
+        for rank in self.ranks:
+            rank.close()
+
     def next_pid(self) -> int:
         """A process id of its own for whoever asks."""
         self._pids += 1
@@ -133,6 +141,7 @@ class FakeAttempt:
             host = hosts[number * len(hosts) // ranks]
             rank = FakeRank(self, number, ranks if world is None else world, host)
             self.ranks.append(rank)
+            self.job.ranks.append(rank)
             if start:
                 rank.start()
 

@@ -108,7 +108,7 @@ class FakeRank:
         self._writer: JournalWriter | None = None
         self._beat: MutableSequence[int] = [0] * e.BEAT_SLOTS
         self._names: dict[str, int] = {}
-        self._open: list[tuple[str, int, bool, int]] = []
+        self._open: list[tuple[str, int, bool, int, int]] = []
         self._wait = self._lost = self._lost_then = self._last = self._limit = self._due = 0
         self._window = (-1, 0, 0)
         self._pow2 = 1
@@ -164,6 +164,12 @@ class FakeRank:
         record: Record = {"k": "gone", "pid": self.pid, "attempt": self.attempt.name}
         if self.host.boot == self.attempt.job.hosts[0].boot:
             self.attempt.job.tell(record if code is None else {**record, "code": code}, self.t)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the journal; nothing can be written any more."""
+        if self._writer is not None:
+            self._writer.close()
 
     def throw(self, kind: str, message: str, *, code: int = 1) -> None:
         """An exception leaves the program, and ends on its way the stages that are open."""
@@ -211,7 +217,7 @@ class FakeRank:
     def enter(self, name: str, *, user: bool = False) -> None:
         """Begin a stage; on the beat page at once, in the journal when it ends."""
         depth = len(self._open)
-        self._open.append((name, self.t, user, self.counted))
+        self._open.append((name, self.t, user, self.counted, self._lost))
         if depth < e.MAX_DEPTH:
             self._beat[e.B_STACK + 2 * depth] = self._code(name, user=user)
             self._beat[e.B_STACK + 2 * depth + 1] = self.host.monotonic(self.t)
@@ -219,12 +225,12 @@ class FakeRank:
 
     def leave(self, **more: Any) -> None:
         """End the stage begun last."""
-        name, begin, user, counted = self._open.pop()
+        name, begin, user, counted, lost = self._open.pop()
         self._beat[e.B_DEPTH] = len(self._open)
         self._beat[e.B_ACTIVE_T] = self.host.monotonic(self.t)
         inside = self.counted - counted
-        if not self._open and not inside:
-            self._lost += self.t - begin
+        if not inside:
+            self._lost = lost + self.t - begin
         self.write({"k": "span", "name": name, "by": "user" if user else "found", **({"steps": inside} if inside else {}), **more}, begin, self.t)
 
     def beside(self, name: str, begin: float, seconds: float) -> None:

@@ -89,7 +89,10 @@ class Story:
 
     def tell(self, folder: str | os.PathLike[str], name: str = "fake", *, hosts: Sequence[FakeHost] = ()) -> FakeJob:
         """Write it down as a job's files."""
-        return _Teller(self, FakeJob(folder, name, hosts=hosts, devices_per_rank=self.devices)).tell()
+        job = FakeJob(folder, name, hosts=hosts, devices_per_rank=self.devices)
+        _Teller(self, job).tell()
+        job.close()
+        return job
 
 
 @dataclass(slots=True)
@@ -110,7 +113,7 @@ class _Teller:
     picks: dict[int, FakeCheckpoint | None] = field(default_factory=dict)
     """What a load deed (by its place) means in the attempt being told: the same for all ranks."""
 
-    def tell(self) -> FakeJob:
+    def tell(self) -> None:
         attempt: FakeAttempt | None = None
         for number, plan in enumerate(self.story.plans):
             following = self.story.plans[number + 1] if number + 1 < len(self.story.plans) else None
@@ -120,14 +123,13 @@ class _Teller:
             self._attempt(attempt, plan)
             if plan.ending == "run":
                 self.job.go_on()
-                return self.job
+                return
             if following is not None and following.restart:
                 attempt = attempt.restarted(ranks=following.ranks, world=following.world, start=False)
             else:
                 _end(attempt, plan)
                 attempt = None
         self.job.bye()
-        return self.job
 
     def _attempt(self, attempt: FakeAttempt, plan: Plan) -> None:
         self.picks = {}

@@ -26,8 +26,8 @@ class Diary:
         Path(folder).mkdir(parents=True, exist_ok=True)
         path = os.path.join(folder, f"{RANK}-{os.getpid()}-{STARTED}.jsonl")
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
-        run, restart = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        launch = f"{os.getppid()}-{run}-{restart}" if run else f"pid-{os.getpid()}"
+        told = [os.environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")]
+        launch = "-".join(told) if all(told) else f"pid-{os.getpid()}"
         self.write("start", STARTED, launch=launch, pid=os.getpid(), world=WORLD)
 
     def write(self, what, t=None, **more):
@@ -160,7 +160,7 @@ def main():
         diary.write("eval_begin")
         model.eval()
         with torch.no_grad():
-            for begin in range(0, 8):
+            for begin in range(8):
                 inner(torch.stack([rows[begin][0]]))
             time.sleep(0.3)
         model.train()
@@ -177,7 +177,9 @@ def main():
     rows = Rows()
     each = args.batch * WORLD
     batches = [range(step * each + RANK * args.batch, step * each + (RANK + 1) * args.batch) for step in range(first, args.steps)]
-    loader = DataLoader(rows, batch_sampler=batches, num_workers=args.workers)
+    # torchrun sends SIGTERM to a rank's whole group; torch's data workers die of it and take the rank with them.
+    deaf = (lambda worker: signal.signal(signal.SIGTERM, signal.SIG_IGN)) if args.trap_term and WORLD > 1 else None
+    loader = DataLoader(rows, batch_sampler=batches, num_workers=args.workers, worker_init_fn=deaf)
     done = first
     batches_left = iter(loader)
     while True:

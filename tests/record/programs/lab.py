@@ -1,4 +1,5 @@
 """For programs that import torch once, under the recorder, and then fork one child per case."""
+# ruff: noqa: BLE001
 
 import json
 import os
@@ -30,8 +31,9 @@ def in_child(function, *, job_dir=None, attempt=0):
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
             os._exit(code)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:

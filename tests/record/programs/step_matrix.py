@@ -1,4 +1,5 @@
 """Counts steps of every way to train that changes how optimizers are called; one forked child per case."""
+# ruff: noqa: E402
 
 import os
 import sys

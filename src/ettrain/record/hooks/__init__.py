@@ -107,6 +107,14 @@ def _enter() -> None:
         born = clock.process_start_ns(os.getpid()) or 0
         for name, begin, end in boot.imports:
             if begin >= born:
-                recorder.imported(name, begin, end)
+                _imported(name, begin, end)
         boot.imports.clear()
-        boot.sink = recorder.imported
+        boot.sink = _imported
+
+
+def _imported(name: str, begin: int, end: int) -> None:
+    """Called by the boot module in the midst of the program's import statements."""
+    try:
+        recorder.imported(name, begin, end)
+    except Exception as error:  # noqa: BLE001 - the guard's rule
+        guard.fault("import", error)

@@ -77,7 +77,7 @@ def on_dcp_process(module: Any) -> None:
 
     @functools.wraps(run)
     def _checkpointing_subprocess(*args: Any, **kwargs: Any) -> Any:
-        recorder.off = True
+        recorder.leave()
         return run(*args, **kwargs)
 
     module._AsyncCheckpointProcess._checkpointing_subprocess = staticmethod(_checkpointing_subprocess)

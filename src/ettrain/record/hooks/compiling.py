@@ -19,7 +19,7 @@ _MEASURED: Final = ("DYNAMO", "LAZY_BACKWARD")
 def on_trace_rules(module: Any) -> None:
     """Our wrappers are frames that dynamo would try to trace: each would cost the program a graph break."""
     if private(module) is not None:
-        module.add("ettrain.record")
+        module.add("ettrain")
 
 
 def on_eval_frame(module: Any) -> None:

@@ -26,8 +26,7 @@ def on_elastic(module: Any) -> None:
 
     @functools.wraps(run)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.off = True  # who waits for workers is no rank
-        recorder.pending.clear()
+        recorder.leave()  # who waits for workers is no rank
         result = run(self, *args, **kwargs)
         if result is not None:
             try:

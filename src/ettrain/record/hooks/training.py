@@ -75,13 +75,14 @@ def _is_launcher() -> bool:
 def on_optimizer(module: Any) -> None:
     """Every optimizer's step, through torch's public global hook."""
     done = recorder.optimizer_done
+    ours = recorder  # at the interpreter's end optimizers outlive this module's globals
     living: dict[int, weakref.ref[Any]] = {}
 
     def meet(optimizer: Any, key: int) -> None:
         """Another optimizer may get this one's identity once it is gone."""
 
         def gone(reference: weakref.ref[Any]) -> None:
-            recorder.rule.seen.pop(key, None)
+            ours.rule.seen.pop(key, None)
 
         living[key] = weakref.ref(optimizer, gone)
 

@@ -174,7 +174,7 @@ def _load_package():
 
 def failed(kind, error, trace):
     """An exception leaves the program, and torch was never imported: the recorder is loaded to write down why the process fails."""
-    hooks = _load_hooks()
+    hooks = None if kind is KeyboardInterrupt else _load_hooks()  # to load a module makes Python forget that it was interrupted
     if hooks is not None:
         hooks.failed(error)
     before(kind, error, trace)
