@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ettrain._version import VERSION as __version__
+from ettrain._version import VERSION as __version__  # noqa: N811 - the name that packages bear
 
 if TYPE_CHECKING:
     from ettrain.record.api import stage, step, steps

@@ -11,7 +11,6 @@ import mmap
 import os
 import sys
 from array import array
-from collections.abc import MutableSequence
 from pathlib import Path
 
 from ettrain import events as e
@@ -19,7 +18,7 @@ from ettrain import events as e
 _SIZE = 8 * e.BEAT_SLOTS
 
 
-def open_beat(path: str | os.PathLike[str], pid: int) -> MutableSequence[int]:
+def open_beat(path: str | os.PathLike[str], pid: int) -> e.Slots:
     """Create the page and map it.
 
     Returns:
@@ -39,7 +38,7 @@ def open_beat(path: str | os.PathLike[str], pid: int) -> MutableSequence[int]:
     return slots
 
 
-def memory_beat() -> MutableSequence[int]:
+def memory_beat() -> e.Slots:
     """Slots that live in this process only: where no page can be had, counting goes on and survives everything but SIGKILL."""
     return array("Q", bytes(_SIZE))
 

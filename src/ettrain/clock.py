@@ -41,6 +41,11 @@ def process_start_ns(pid: int) -> int | None:
     return since_boot_ns - suspended_ns
 
 
+def time_of_day() -> str:
+    """Local month, day and time, e.g. 1129-160455: for names, never for arithmetic."""
+    return time.strftime("%m%d-%H%M%S")
+
+
 def sleep_s(seconds: float) -> None:
     """Wait; here so that everything that waits does so through one door."""
     time.sleep(seconds)

@@ -31,9 +31,8 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
 from __future__ import annotations
 
 import json
-from collections.abc import MutableSequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 SCHEMA: Final = 1
 MAX_LINE: Final = 4096
@@ -92,6 +91,16 @@ FOUND_NAMES: Final[tuple[str, ...]] = (
 """Name codes that need no `name` record. Append only: the numbers are part of the format."""
 
 
+class Slots(Protocol):
+    """The beat page's slots: memory-mapped, or in this process's memory only."""
+
+    def __getitem__(self, slot: int, /) -> int:
+        """Read one."""
+
+    def __setitem__(self, slot: int, value: int, /) -> None:
+        """Store one, in a single 8-byte write."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """What a beat page says. Times are monotonic ns of the writer's boot; 0 = never."""
@@ -115,7 +124,7 @@ class Beat:
     """(name code, begin) of the stages open, outermost first."""
 
 
-def beat_from(slots: MutableSequence[int]) -> Beat:
+def beat_from(slots: Slots) -> Beat:
     """The page's content as typed data."""
     depth = min(slots[B_DEPTH], MAX_DEPTH)
     stack = tuple((slots[B_STACK + 2 * i], slots[B_STACK + 2 * i + 1]) for i in range(depth))
@@ -150,7 +159,7 @@ def encode(record: Record) -> bytes:
 def _as_text(value: object) -> str:
     try:
         return str(value)[:512]
-    except Exception:  # a foreign __str__ may raise anything; the guard's rule applies here as well
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything; the guard's rule applies here as well
         return f"<{type(value).__name__}>"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -80,8 +82,19 @@ def ett(tmp_path):
     yield runner
     for process in runner.started:
         if process.poll() is None:
-            process.kill()
+            for pid in tree_of(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         process.communicate()
+
+
+def tree_of(pid):
+    """A process and all below it, itself first."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return [pid, *(below for child in children for below in tree_of(int(child)))]
 
 
 def alive(pid):

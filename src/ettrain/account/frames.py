@@ -36,10 +36,7 @@ class Frame:
 
 def frames_of(job: JobHistory) -> list[Frame]:
     """One frame per attempt, in order and disjoint; a later attempt never begins before the one before has ended."""
-    frames: list[Frame] = []
-    for number in range(len(job.attempts)):
-        frames.append(_frame(job, number))
-    return frames
+    return [_frame(job, number) for number in range(len(job.attempts))]
 
 
 def progress_of(rank: RankHistory, until: int) -> int:

@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (module, doc) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=doc, description=doc[0].upper() + doc[1:] + ".")
         if name == named:
-            cast(Command, import_module(module)).add_arguments(subparser)
+            cast("Command", import_module(module)).add_arguments(subparser)
     arguments = parser.parse_args(words)
-    command = cast(Command, import_module(COMMANDS[arguments.command][0]))
+    command = cast("Command", import_module(COMMANDS[arguments.command][0]))
     try:
         return command.run(arguments)
     except EttrainError as error:

@@ -25,7 +25,7 @@ class Guard:
         self.count += 1
         try:
             text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-            text = text[:500]
+            text = " ".join(text[:500].split())
             if not self._said:
                 self._said = True
                 sys.stderr.write(f"ettrain: {where}: {text} (training goes on; further faults are counted, not shown)\n")

@@ -43,7 +43,8 @@ def is_child() -> bool:
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         return True
-    return any("multiprocessing" in word for word in getattr(sys, "orig_argv", [])[1:6])
+    words = getattr(sys, "orig_argv", [])
+    return "--multiprocessing-fork" in words or any("from multiprocessing.forkserver import" in word for word in words[1:6])
 
 
 def attempt_folder(restart: str | None = None) -> Path | None:

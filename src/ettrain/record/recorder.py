@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from _thread import get_ident, get_native_id
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Recorder:
 
     def _reset(self) -> None:
         self.off = ENV_JOB_DIR not in os.environ
-        self.beat: MutableSequence[int] = memory_beat()
+        self.beat: e.Slots = memory_beat()
         self.output = Output()
         self.promoted = self.ended = False
         self.rule = StepRule()
@@ -318,7 +318,7 @@ class Recorder:
         if not self.promoted:
             self.promote()
         steps, beat, rule = self.steps, self.beat, self.rule
-        if steps == 1:
+        if not beat[e.B_FIRST_STEP_T] and steps:
             beat[e.B_FIRST_STEP_T] = t
             self.mark("first_step", t)
             if self.on_first_step is not None:

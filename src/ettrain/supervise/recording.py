@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -39,11 +39,9 @@ def tell(text: str) -> None:
 
 def job_name_for(words: list[str]) -> str:
     """A name from the program's file and the time: train-1129-160455-017."""
-    from datetime import datetime
-
     script = next((word for word in words if word.endswith((".py", ".sh"))), words[0])
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem).strip("-_") or "job"
-    return f"{stem[:40]}-{datetime.now().astimezone():%m%d-%H%M%S}-{os.getpid() % 1000:03d}"
+    return f"{stem[:40]}-{clock.time_of_day()}-{os.getpid() % 1000:03d}"
 
 
 def next_launch(paths: JobPaths) -> int:
@@ -61,7 +59,7 @@ class Recording:
 
     def __init__(self, paths: JobPaths) -> None:
         self.paths = paths
-        self.beat: MutableSequence[int] = memory_beat()
+        self.beat: e.Slots = memory_beat()
         self._writer: JournalWriter | None = None
         self._lock = -1
         try:

@@ -96,6 +96,7 @@ class Supervisor:
         self._to_pass_on: deque[int] = deque()
         self._kill = False
         self._ranks_seen = 0
+        self._begun = False
         self._child = 0
         self._codes: dict[int, int] = {}
 
@@ -136,6 +137,7 @@ class Supervisor:
         oom_before = processes.oom_kills()
         recording.make_attempt(name)
         recording.write({"k": "begin", "t": began, "attempt": name, "launch": number})
+        self._begun = True
         try:
             child = subprocess.Popen(plan.command, env=self._environment(number), start_new_session=True, close_fds=False)
         except (OSError, ValueError) as error:
@@ -190,7 +192,8 @@ class Supervisor:
                 self.recording.write({"k": "noticed", "t": clock.monotonic_ns()})
                 tell(f"no rank made progress for {plan.hang_timeout_s:g} s; ending the attempt")
                 ending = processes.Ending(plan.grace_s)
-        self._child = 0
+        self._begun, self._child = False, 0
+        self._to_pass_on.clear()
         if ending.survivors:
             tell(f"process(es) {', '.join(map(str, ending.survivors))} cannot be ended: stuck in the kernel (device or disk?)")
         self._codes.update(processes.reap())
@@ -206,12 +209,12 @@ class Supervisor:
         if number in STOPPING:
             self._sent.append(name)
         self.recording.write({"k": "signal", "t": clock.monotonic_ns(), "name": name})
-        if self._child or number in STOPPING:
+        if self._begun or number in STOPPING:
             self._to_pass_on.append(signal.SIGKILL if self._kill else number)
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Send what is to be passed on, once there is a launcher; a signal that comes meanwhile is sent once all the same."""
+        """Send what is to be passed on, once the launcher is there; a signal that comes meanwhile is sent once all the same."""
         while self._child and self._to_pass_on:
             with contextlib.suppress(IndexError, ProcessLookupError, PermissionError):
                 number = self._to_pass_on.popleft()

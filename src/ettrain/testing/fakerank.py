@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +105,7 @@ class FakeRank:
         self.pid = attempt.job.next_pid()
         self._dies: tuple[int, int | None, tuple[str, str] | None] | None = None
         self._writer: JournalWriter | None = None
-        self._beat: MutableSequence[int] = [0] * e.BEAT_SLOTS
+        self._beat: e.Slots = [0] * e.BEAT_SLOTS
         self._names: dict[str, int] = {}
         self._open: list[tuple[str, int, bool, int, int]] = []
         self._wait = self._lost = self._lost_then = self._last = self._limit = self._due = 0

@@ -12,6 +12,8 @@ from ettrain.record.hooks.evaluation import evaluation
 from ettrain.record.hooks.wrap import nesting
 from ettrain.record.recorder import now, recorder
 
+MAX_UNDECIDED: Final = 16
+"""Loops that wait for a backward; a program that never calls one has no more than these."""
 MAX_UNDECIDED_WAITS: Final = 64
 
 
@@ -64,6 +66,8 @@ class Loops:
             if other.batches > 1:
                 self.ended(other, loop.begin)
         self.undecided.append(loop)
+        if len(self.undecided) > MAX_UNDECIDED:
+            self.ended(self.undecided[0], loop.begin)
 
     def trained(self) -> None:
         """A backward, or an optimizer's step: all undecided loops that delivered feed the training."""
