@@ -16,12 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import peer
 from figures import keep, machine, progress, rows, say
@@ -113,21 +114,28 @@ def _write(job: Path, kind: str, amount: int) -> int:
 
 def _ask_twice(job: Path, now_wall_ns: int, ranks: range | list[int]) -> tuple[Answer, Answer]:
     """A reader's answers before and after those ranks wrote some more, which is taken back in the end."""
-    os.utime(JobPaths(job).supervisor_beat)
     words = [sys.executable, str(CHILDREN / "read_job.py"), str(job), str(now_wall_ns)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        first = json.loads(process.stdout.readline())
+        first = _answer(process.stdout, job)
         before = [_write_more(job, rank) for rank in ranks]
-        os.utime(JobPaths(job).supervisor_beat)
         process.stdin.write("10\n")
         process.stdin.flush()
-        again = json.loads(process.stdout.readline())
+        again = _answer(process.stdout, job)
         process.stdin.close()
     for path, size in before:
         os.truncate(path, size)
     return first, again
+
+
+def _answer(stdout: IO[str], job: Path) -> Answer:
+    """The next answer; while it is awaited, the job's supervisor gives the signs of life that a running one gives."""
+    while True:
+        os.utime(JobPaths(job).supervisor_beat)
+        if select.select([stdout], [], [], 5.0)[0]:
+            answer: Answer = json.loads(stdout.readline())
+            return answer
 
 
 def _write_more(job: Path, rank: int) -> tuple[Path, int]:

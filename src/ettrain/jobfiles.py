@@ -78,8 +78,8 @@ class Process:
             self._fresh = []
 
 
-class _Agent:
-    """The journal of torchrun's agent on one host."""
+class _Source:
+    """A journal that is no rank's: the supervisor's, or that of torchrun's agent on one host."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class _Agent:
         self.records: list[Record] = []
 
 
-def read_tail(holder: Process | _Agent) -> tuple[list[Record], str]:
+def read_tail(holder: Process | _Source) -> tuple[list[Record], str]:
     """(new records, what is wrong) of a journal; one that was refused is judged anew from its start the next time."""
     tail = holder.tail
     try:
@@ -126,9 +126,9 @@ class JobFiles:
         self.clocks = HostClocks()
         self.problems: list[str] = []
         self.bad_records = 0
-        self._supervisor = JournalTail(paths.supervisor_journal)
+        self._supervisor = _Source(paths.supervisor_journal)
         self._boot: str | None = None
-        self._agents: dict[str, dict[Path, _Agent]] = {}
+        self._agents: dict[str, dict[Path, _Source]] = {}
 
     def read(self) -> None:
         """Take what was added to any file since the last call."""
@@ -168,18 +168,14 @@ class JobFiles:
     def tails(self) -> list[JournalTail]:
         """All journals."""
         agents = [agent.tail for by_path in self._agents.values() for agent in by_path.values()]
-        return [self._supervisor, *(process.tail for process in self.processes.values()), *agents]
+        return [self._supervisor.tail, *(process.tail for process in self.processes.values()), *agents]
 
     def _read_supervisor(self) -> None:
         if not self.paths.supervisor_journal.exists():
             return
-        try:
-            records = self._supervisor.read_new()
-        except JournalError as error:
-            if self._supervisor.head is None:
-                self._supervisor = JournalTail(self.paths.supervisor_journal)
-            self.problems.append(str(error))
-            return
+        records, problem = read_tail(self._supervisor)
+        if problem:
+            self.problems.append(problem)
         for record in records:
             if record["k"] == "head" and _has_clock(record):
                 self._boot = boot_of(record)
@@ -197,7 +193,7 @@ class JobFiles:
             for file in files:
                 path = folder / file
                 if file.startswith("agent-"):
-                    self._agents.setdefault(name, {}).setdefault(path, _Agent(path))
+                    self._agents.setdefault(name, {}).setdefault(path, _Source(path))
                 elif path not in self.processes:
                     self.processes[path] = Process(path, name)
         for by_path in self._agents.values():
@@ -208,7 +204,7 @@ class JobFiles:
             if process.problem:
                 self.problems.append(process.problem)
 
-    def _read_agent(self, agent: _Agent) -> None:
+    def _read_agent(self, agent: _Source) -> None:
         records, problem = read_tail(agent)
         if problem:
             self.problems.append(problem)

@@ -307,11 +307,12 @@ def _keep_apart(attempts: list[AttemptHistory]) -> None:
 
 
 def _in_sequence(attempt: AttemptHistory, ranks: list[RankHistory]) -> list[AttemptHistory]:
-    """A script that trains twice, or starts its program again by itself: ranks that come after all others have ended are attempts too."""
+    """A script that trains twice, or starts its program again by itself: ranks that come again after all have ended are attempts too."""
     waves: list[list[RankHistory]] = [[]]
     for rank in sorted(ranks, key=lambda rank: (rank.start, rank.pid)):
         over = all(other.end <= rank.start + _START_TOLERANCE_NS and not other.alive for other in waves[-1])
-        if over and any(other.steps or other.died for other in waves[-1]):
+        again = rank.rank < 0 or any(other.rank in (rank.rank, -1) for other in waves[-1])
+        if over and again and any(other.steps or other.died for other in waves[-1]):
             waves.append([])
         waves[-1].append(rank)
     parts: list[AttemptHistory] = []

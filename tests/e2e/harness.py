@@ -67,7 +67,9 @@ class Job:
         if under_ett:
             words = [ETT, "run", "--runs", str(self.runs), "--job", name, *map(str, ett), "--", *words]
         out, err = self.folder / "stdout", self.folder / "stderr"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")} | {"OMP_NUM_THREADS": "1"} | (env or {})
+        environment = (
+            {key: value for key, value in os.environ.items() if not key.startswith("ETT_")} | {"OMP_NUM_THREADS": "1"} | (env or {})
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         with out.open("wb") as stdout, err.open("wb") as stderr:
             self.seen.begun.append(time.monotonic_ns())

@@ -120,7 +120,8 @@ def test_a_failed_first_start(tmp_path, world):
     agree(job, failures=1)
 
 
-@RANKS
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
 def test_a_first_start_that_fails_before_torch_is_imported(tmp_path, world):
     job = Job(tmp_path / "job", world=world)
     done = job.run("--fault", "start:exit=3:0", ett=["--restarts", 1])

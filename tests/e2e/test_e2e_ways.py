@@ -53,9 +53,3 @@ def test_a_module(solo):
     done = solo.run(command=[PYTHON, "-m", "pkg", *solo.program()[1:]], env={"PYTHONPATH": os.fspath(solo.folder)})
     assert done.code == 0, done.err
     agree(solo, failures=0)
-
-
-def test_a_single_process(solo):
-    done = solo.run("--eval-every", "30")
-    assert done.code == 0, done.err
-    agree(solo, failures=0)

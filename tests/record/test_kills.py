@@ -36,5 +36,6 @@ def test_kills_of_a_real_training(job):
 
 
 @pytest.mark.slow
-def test_3000_kills(job):
-    check(job, job.program("kills", 3000, "fast", timeout=900))
+@pytest.mark.timeout(1800)
+def test_2000_kills(job):
+    check(job, job.program("kills", 2000, "fast", timeout=1500))

@@ -115,3 +115,32 @@ def test_a_roll_back_inside_a_process_takes_back_what_was_trained(matrix):
 def test_a_checkpoint_read_after_the_last_step_takes_nothing_back(matrix):
     _, job = job_of(matrix, "best read at the end")
     assert job.accounted().ledger.unsaved_ns == 0
+
+
+BY_PROCESS = """
+import os, time, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+if __name__ == '__main__':
+    os.environ.update(MASTER_ADDR='127.0.0.1')
+    dist.init_process_group('gloo', rank=0, world_size=1)
+    model = torch.nn.Linear(8, 1); opt = torch.optim.SGD(model.parameters(), lr=.1)
+    for _ in range(3):
+        opt.zero_grad(); model(torch.ones(1, 8)).sum().backward(); opt.step()
+    dcp.async_save({'m': model.state_dict()}, checkpoint_id='ck', async_checkpointer_type=AsyncCheckpointerType.PROCESS).result()
+    time.sleep(.2)
+    torch.save(1, 'after.pt')
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_dcps_background_process_is_no_rank(job, tmp_path):
+    (tmp_path / "by_process.py").write_text(BY_PROCESS)
+    job.run("by_process.py", RANK="0", WORLD_SIZE="1", MASTER_PORT=str(20000 + hash(str(tmp_path)) % 20000))
+    assert list(job.journals()) == ["rank-00000"]
+    saves = job.records(kind="span", name="checkpoint_save")
+    assert [(r["part"], r["step"]) for r in saves] == [("dcp.async_save", 3), ("torch.save", 3)]
+    (commit,) = job.records(kind="commit")
+    assert (commit["save"], commit["ok"]) == (saves[0]["save"], True)
+    assert commit["id"]["fp"]
+    assert job.beat().faults == 0

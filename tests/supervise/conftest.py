@@ -68,6 +68,7 @@ class Runner:
 
     def rank_pids(self, count=1):
         """Wait for that many ranks to be met; their process ids."""
+
         def met():
             files = sorted(self.paths.attempts.glob("*/rank-*.jsonl"))
             heads = [JournalTail(file).read_new()[0] for file in files if file.read_bytes().count(b"\n")]

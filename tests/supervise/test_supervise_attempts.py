@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
 
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 
@@ -47,7 +43,9 @@ def test_the_second_run_of_a_name_goes_on_with_the_numbers(ett, rank):
 
 def test_nothing_of_an_attempt_outlives_it(ett, is_alive):
     """Not even what left the session, was orphaned, and does not hear SIGTERM."""
-    deaf = "import os,signal,time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(600)"
+    deaf = (
+        "import os,signal,time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(600)"
+    )
     script = f"{sys.executable} -c '{deaf}' & sleep 600 & echo $!; sleep 0.6; exit 3"
     begin = time.monotonic()
     done = ett.run("sh", "-c", script)
@@ -93,6 +91,11 @@ def test_a_hang_that_is_deaf_to_sigterm_is_killed_after_the_grace(ett, rank):
 
 def test_nothing_is_a_hang_before_the_first_step_or_while_steps_go_on(ett, rank):
     done = ett.run("sh", "-c", f"sleep 1.5; {' '.join(rank)} 75", ett=["--hang-timeout", 1])
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_slow_end_of_the_interpreter_is_no_hang(ett, rank):
+    done = ett.run(*rank, 30, "slow-end=2", ett=["--hang-timeout", 1])
     assert done.returncode == 0, done.stderr
 
 

@@ -29,7 +29,9 @@ def test_bad_arguments_end_with_2_and_run_nothing(ett, options, says):
 
 @pytest.mark.parametrize("name", ["", "-x", "a/b", "../up", "a b", "x" * 101, "ä", ".hidden"])
 def test_bad_job_names_are_refused(ett, name):
-    done = subprocess.run([*ett.words("true")[:2], "--runs", str(ett.runs), f"--job={name}", "--", "true"], env=ett.env, capture_output=True, text=True)
+    done = subprocess.run(
+        [*ett.words("true")[:2], "--runs", str(ett.runs), f"--job={name}", "--", "true"], env=ett.env, capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert "use letters, digits" in done.stderr
     assert not ett.runs.exists()

@@ -41,7 +41,7 @@ def test_other_signals_are_passed_on_and_stop_nothing(ett, name):
 
 def test_sigterm_reaches_the_command_but_not_what_it_started(ett):
     """As with a bare command: a trainer loses the state it wants to save when its data workers get the signal as well."""
-    script = 'sh -c \'trap "echo child got it" TERM; while :; do sleep 0.05; done\' & child=$!; ' + TRAP.format("TERM").replace(
+    script = "sh -c 'trap \"echo child got it\" TERM; while :; do sleep 0.05; done' & child=$!; " + TRAP.format("TERM").replace(
         "exit 7", "sleep 0.5; kill -9 $child; exit 7"
     )
     process = ett.start("sh", "-c", script)

@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", help="folder of all jobs (default: ett-runs, or ETT_RUNS)")
     parser.add_argument("--restarts", help="start a failed attempt again, at most so often (default 0)")
     parser.add_argument("--restart-delay", help="pause before a restart, seconds (default 0)")
-    parser.add_argument("--hang-timeout", help="end an attempt in which no rank makes progress for so many seconds once training (default: never)")
+    parser.add_argument(
+        "--hang-timeout", help="end an attempt in which no rank makes progress for so many seconds once training (default: never)"
+    )
     parser.add_argument("--devices-per-rank", help="devices that one rank counts as (default 1)")
     parser.add_argument("--submitted", help="when the job entered the queue, epoch seconds")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label, e.g. team=ranking; may be repeated")

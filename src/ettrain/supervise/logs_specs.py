@@ -30,7 +30,7 @@ from ettrain.jobpaths import JOB_NAME, JobPaths, attempt_name
 from ettrain.journal import JournalTail, JournalWriter
 from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR, value_of
 from ettrain.supervise.recording import Recording, job_name_for, next_launch, tell
-from ettrain.supervise.run import recorder_environment
+from ettrain.supervise.run import recorder_environment, working_folder
 from ettrain.supervise.watch import Watch
 
 _NO_ID: Final = re.compile(r"none|\d*|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -124,6 +124,8 @@ class _Agent:
         else:
             self.launch = _launch_of_leader(self.paths)
         self.watch = Watch(self.paths, self.launch, self._write, {})
+        ended, self._ending = os.pipe()
+        self.watch.also(ended)
         self._thread = threading.Thread(target=self._run, name="ettrain-watch", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -147,7 +149,7 @@ class _Agent:
         wall, t = clock.wall_pair()
         start = clock.process_start_ns(os.getpid())
         self._recording.open_job({
-            "command": sys.argv, "devices_per_rank": value_of("devices_per_rank"), "labels": {}, "cwd": os.getcwd(),
+            "command": sys.argv, "devices_per_rank": value_of("devices_per_rank"), "labels": {}, "cwd": working_folder(),
             "submitted": int(float(value_of("submitted")) * 1e9) or None, "launcher": "torchrun --logs-specs",
         })  # fmt: skip
         self._recording.make_attempt(attempt_name(self.launch))
@@ -174,14 +176,18 @@ class _Agent:
 
     def _run(self) -> None:
         """The thread: note the workers' ends, leave signs of life."""
-        while not self._over.is_set():
-            self.watch.wait(_WATCH_S)
-            if self._recording is not None:
-                self._recording.alive()
+        try:
+            while not self._over.is_set():
+                self.watch.wait(_WATCH_S)
+                if self._recording is not None:
+                    self._recording.alive()
+        except Exception as error:  # noqa: BLE001 - as in `reify`
+            tell(f"the ends of the workers are no longer noted: {error!r}")
 
     def _end(self) -> None:
         """torchrun ends in good order."""
         self._over.set()
+        os.close(self._ending)
         self._thread.join(2 * _WATCH_S + 1.0)
         if not self._thread.is_alive():
             self.watch.finish()

@@ -73,6 +73,12 @@ def family(pid: int) -> tuple[list[int], list[int]]:
     return children.get(pid, []), found
 
 
+def is_zombie(pid: int) -> bool:
+    """Whether the process has ended and its parent has not noticed, as where a container's first process never does."""
+    stat = _stat(pid)
+    return stat is not None and stat[1] == "Z"
+
+
 def _stat(pid: int) -> tuple[int, str] | None:
     """(parent, state) of a process."""
     try:

@@ -24,8 +24,10 @@ from ettrain.errors import UsageError
 from ettrain.events import Record
 from ettrain.jobpaths import JobPaths, attempt_key
 from ettrain.journal import JournalWriter
+from ettrain.supervise import processes
 
 _HELD: Final = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_TOUCH_NS: Final = 10_000_000_000
 _SAME_START_NS: Final = 1_000_000_000
 _NO_ATTEMPT: Final = 1 << 62
 
@@ -62,6 +64,7 @@ class Recording:
         self.beat: e.Slots = memory_beat()
         self._writer: JournalWriter | None = None
         self._lock = -1
+        self._touched = 0
         try:
             paths.attempts.mkdir(parents=True, exist_ok=True)
             self._lock = _claim(paths)
@@ -106,8 +109,12 @@ class Recording:
             self._lost(error)
 
     def alive(self) -> None:
-        """Leave a sign of life."""
-        self.beat[e.B_ACTIVE_T] = clock.monotonic_ns()
+        """Leave a sign of life: on this host the page's content, for other hosts now and then the file's time."""
+        now = self.beat[e.B_ACTIVE_T] = clock.monotonic_ns()
+        if self.on and now - self._touched > _TOUCH_NS:
+            self._touched = now
+            with contextlib.suppress(OSError):
+                os.utime(self.paths.supervisor_beat)
 
     def close(self) -> None:
         """Say goodbye and let go of the job."""
@@ -166,7 +173,7 @@ def _living_ranks(paths: JobPaths) -> Iterator[int]:
         if attempt_key(name)[0] == last:
             for path in paths.attempt(name).glob("rank-*.jsonl"):
                 head = head_of(path) or {}
-                if head.get("boot") == clock.boot_id() and lives(head):
+                if head.get("boot") == clock.boot_id() and there(head) and not processes.is_zombie(int(head["pid"])):
                     yield int(head["pid"])
 
 
@@ -180,8 +187,8 @@ def head_of(path: Path) -> Record | None:
     return e.decode(line) if line.endswith(b"\n") else None
 
 
-def lives(head: Record) -> bool:
-    """Whether the process that wrote this head on this boot is still there, and not another one with its number."""
+def there(head: Record) -> bool:
+    """Whether the process that wrote this head on this boot is still there, if only as a zombie, and not another with its number."""
     pid, told = head.get("pid"), head.get("start")
     start = clock.process_start_ns(pid) if isinstance(pid, int) else None
     return start is not None and (not isinstance(told, int) or abs(start - told) < _SAME_START_NS)

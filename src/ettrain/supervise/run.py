@@ -82,6 +82,13 @@ def recorder_environment(paths: JobPaths, launch: int, supervisor: int, environm
     }
 
 
+def working_folder() -> str:
+    """Where the command runs; '' where somebody removed that folder."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
 class Supervisor:
     """Runs one plan.
 
@@ -106,7 +113,7 @@ class Supervisor:
         plan = self.plan
         self.recording.open_job({
             "command": list(plan.command), "devices_per_rank": plan.devices_per_rank, "labels": plan.labels,
-            "submitted": plan.submitted_ns, "restarts": plan.restarts, "cwd": os.getcwd(),
+            "submitted": plan.submitted_ns, "restarts": plan.restarts, "cwd": working_folder(),
         })  # fmt: skip
         ours = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]  # nohup's wish counts
         before = {number: signal.signal(number, self._on_signal) for number in ours}
@@ -187,7 +194,7 @@ class Supervisor:
                 continue
             if child in self._codes or self._kill:
                 ending = processes.Ending(0.0 if self._kill else plan.grace_s if self._sent else LEFTOVER_GRACE_S)
-            elif plan.hang_timeout_s and watch.silent_ns() > plan.hang_timeout_s * 1e9:
+            elif plan.hang_timeout_s and watch.hangs(int(plan.hang_timeout_s * 1e9)):
                 hung = True
                 self.recording.write({"k": "noticed", "t": clock.monotonic_ns()})
                 tell(f"no rank made progress for {plan.hang_timeout_s:g} s; ending the attempt")

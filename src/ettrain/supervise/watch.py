@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from ettrain import clock
 from ettrain.beat import read_beat
-from ettrain.events import Record
+from ettrain.events import MAX_LINE, Record, decode
 from ettrain.jobpaths import JobPaths, attempt_key
 from ettrain.supervise import processes
-from ettrain.supervise.recording import head_of, lives
+from ettrain.supervise.recording import head_of, there
 
 BUSY_S: Final = 0.05
 CALM_S: Final = 0.25
@@ -28,7 +28,7 @@ _SETTLED_NS: Final = 10_000_000_000
 class _Rank(NamedTuple):
     pid: int
     attempt: str
-    beat: Path
+    journal: Path
 
 
 class Watch:
@@ -74,7 +74,7 @@ class Watch:
         pause_s = min(limit_s, CALM_S if settled else BUSY_S)
         self._note(self._poll.poll(int(pause_s * 1000)))
         for key, (rank, head) in list(self._polled.items()):
-            if not lives(head):
+            if not there(head) or processes.is_zombie(rank.pid):
                 del self._polled[key]
                 self._gone(rank, clock.monotonic_ns(), None)
 
@@ -88,13 +88,16 @@ class Watch:
         self._others.clear()
         self._poll = select.poll()
 
-    def silent_ns(self) -> int:
-        """For how long no living rank has shown life, once one of them has finished a step; 0 before."""
+    def hangs(self, limit_ns: int) -> bool:
+        """Whether no rank has shown life for so long, once one of them has finished a step; ranks that are ending do not count."""
         ranks = [*self._followed.values(), *(rank for rank, _ in self._polled.values())]
-        beats = [beat for rank in ranks if (beat := read_beat(rank.beat)) is not None]
-        if not any(beat.step for beat in beats):
-            return 0
-        return clock.monotonic_ns() - max(max(beat.active_t, beat.step_t, *(t for _, t in beat.stack), 0) for beat in beats)
+        beats = [(rank, beat) for rank in ranks if (beat := read_beat(rank.journal.with_suffix(".beat"))) is not None]
+        if not any(beat.step for _, beat in beats):
+            return False
+        since = clock.monotonic_ns() - limit_ns
+        if any(max(beat.active_t, beat.step_t, *(t for _, t in beat.stack), 0) >= since for _, beat in beats):
+            return False
+        return not all(_is_ending(rank.journal) for rank, _ in beats)
 
     def _note(self, ready: list[tuple[int, int]]) -> None:
         t = clock.monotonic_ns()
@@ -139,12 +142,22 @@ class Watch:
         if head.get("boot") != self._boot or not isinstance(pid, int):
             return
         self._last_met = clock.monotonic_ns()
-        rank = _Rank(pid, attempt, path.with_suffix(".beat"))
-        fd = processes.open_pidfd(pid) if lives(head) else None
+        rank = _Rank(pid, attempt, path)
+        fd = processes.open_pidfd(pid) if there(head) else None
         if fd is not None:
             self._followed[fd] = rank
             self._poll.register(fd, select.POLLIN)
-        elif lives(head):
+        elif there(head):
             self._polled[pid] = rank, head
         else:
             self._gone(rank, self._last_met, None)
+
+
+def _is_ending(journal: Path) -> bool:
+    """Whether the interpreter has begun to end in good order, which may take long and shows no life."""
+    try:
+        with journal.open("rb") as file:
+            file.seek(max(0, journal.stat().st_size - 4 * MAX_LINE))
+            return any((decode(line) or {}).get("k") == "exit" for line in file)
+    except OSError:
+        return False

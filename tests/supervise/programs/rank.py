@@ -1,8 +1,9 @@
 """A rank without torch: it says its steps itself, so that it is recorded, and does as it is told.
 
-rank.py STEPS [then exit=N | die | hang | hang-deaf | sleep=S | stamp-and-die FILE]
+rank.py STEPS [then exit=N | die | hang | hang-deaf | sleep=S | slow-end=S | once=FILE | stamp-and-die FILE]
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -10,12 +11,16 @@ import time
 
 import ettrain as ett
 
+then, _, value = (sys.argv[2] if len(sys.argv) > 2 else "exit=0").partition("=")
+if then == "slow-end":
+    atexit.register(time.sleep, float(value))  # before the recorder's own: exit handlers run last in, first out
 for number in range(int(sys.argv[1])):
     ett.step(number)
     time.sleep(0.02)
-then, _, value = (sys.argv[2] if len(sys.argv) > 2 else "exit=0").partition("=")
 if then == "exit":
     sys.exit(int(value))
+if then == "slow-end":
+    sys.exit(0)
 if then == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 if then == "hang-deaf":
