@@ -216,7 +216,6 @@ class Oracle:
         self.bases: list[int] = []
         current: Segment | None = None
         newest: tuple[Segment, int] | None = None
-        before: tuple[Segment | None, int] = (None, 0)
         for number, attempt in enumerate(self.attempts):
             mine: list[Segment] = []
             self.segments.append(mine)

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import SECOND, Growth, histories, in_step, scratch
 
-from ettrain.account.ledger import Account, account, number_of
 from ettrain.account.history import JobHistory
+from ettrain.account.ledger import Account, account, number_of
 from ettrain.jobreader import JobReader
 from ettrain.lifecycle import EFFECTIVE, UNSAVED
 from ettrain.testing import FakeHost, Story, stories
 from ettrain.testing.stories import Deed, Plan
-
-from strategies import SECOND, Growth, histories, in_step, scratch
 
 
 def accounted(story: Story, **how) -> tuple[Account, JobHistory]:

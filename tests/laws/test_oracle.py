@@ -8,12 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 from hypothesis import given
+from oracle import Oracle
 
 from ettrain.account.ledger import Account, account
 from ettrain.jobreader import JobReader
 from ettrain.testing import Story, stories
-
-from oracle import Oracle
 
 SECOND = 1_000_000_000
 

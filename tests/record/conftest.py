@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,12 @@ class Job:
     def accounted(self):
         """What the accounting makes of it."""
         return account(self.history())
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 def read_lines(path):

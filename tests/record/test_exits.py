@@ -88,7 +88,7 @@ def test_an_exception_is_there_although_other_exit_handlers_hang(job):
 def test_the_end_is_the_programs_last_line_not_that_of_its_exit_handlers(job):
     end(job, "atexit_slow", 0)
     (record,) = job.records(kind="exit")
-    assert record["t"] - job.beat().step_t < 250_000_000
+    assert record["t"] - job.beat().step_t < 900_000_000
 
 
 def test_what_other_exit_handlers_do_is_still_recorded(job):

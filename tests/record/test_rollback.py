@@ -1,7 +1,7 @@
 """From what a resumed program loads, the ledger knows where it went on: every way to save and load, as two attempts of a job."""
 
 import pytest
-from conftest import Job, read_lines
+from conftest import Job, free_port, read_lines
 
 SCENARIOS = {
     "overwrite": 40,
@@ -136,7 +136,7 @@ if __name__ == '__main__':
 @pytest.mark.slow
 def test_dcps_background_process_is_no_rank(job, tmp_path):
     (tmp_path / "by_process.py").write_text(BY_PROCESS)
-    job.run("by_process.py", RANK="0", WORLD_SIZE="1", MASTER_PORT=str(20000 + hash(str(tmp_path)) % 20000))
+    job.run("by_process.py", RANK="0", WORLD_SIZE="1", MASTER_PORT=free_port())
     assert list(job.journals()) == ["rank-00000"]
     saves = job.records(kind="span", name="checkpoint_save")
     assert [(r["part"], r["step"]) for r in saves] == [("dcp.async_save", 3), ("torch.save", 3)]

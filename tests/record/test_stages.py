@@ -1,15 +1,14 @@
 """Stages that are found in an unchanged program, stages that must not be found, and the program's own."""
 
 import pytest
-from conftest import Job
+from conftest import Job, free_port
 
 MS = 1_000_000
 
 
 @pytest.fixture(scope="module")
 def cases(module_job):
-    port = 20000 + hash(str(module_job.root)) % 20000
-    return module_job.program("stages", TEST_PORT=port), module_job.root.parent / "jobs"
+    return module_job.program("stages", TEST_PORT=free_port()), module_job.root.parent / "jobs"
 
 
 class Case:
@@ -45,6 +44,19 @@ def of(name):
     return pytest.mark.parametrize("case", [name], indirect=True)
 
 
+def test_what_is_taken_from_the_steps_is_taken_once(cases):
+    """`lost_ns` decides what a stall is: it is no more than the spans cover and the short waits sum up to."""
+    for name in cases[0]:
+        case = Case(cases, name)
+        covered, until = 0, 0
+        for begin, end in sorted((r["t"], r["end"]) for r in case.records if r["k"] == "span" and not r.get("lane") and not r.get("steps")):
+            covered += max(0, end - max(begin, until))
+            until = max(until, end)
+        stalls = sum(r["end"] - r["t"] for r in case.records if r["k"] == "slow")
+        nested_imports = sum(r["end"] - r["t"] for r in case.records if r.get("name") == "imports")
+        assert case.result["lost_ns"] <= covered + case.result["wait_ns"] + stalls + nested_imports, name
+
+
 # ---- evaluation
 
 
@@ -66,8 +78,7 @@ def test_eval_and_train_without_a_loader_are_an_evaluation_also_before_the_first
 @of("evaluation_by_both")
 def test_an_evaluation_found_twice_is_billed_once(case):
     longest = max(case.lengths("evaluation"))
-    assert 80 <= case.leaf("idle/steady/evaluation") <= 2 * longest + 20
-    assert case.result["lost_ns"] / MS < 2 * longest + 60
+    assert 80 <= case.leaf("idle/steady/evaluation") <= 2 * longest + 1
 
 
 @of("evaluation_of_the_inner_module")
@@ -111,12 +122,12 @@ def test_a_loop_left_after_one_batch_does_not_disturb(case):
 def test_the_first_batch_is_what_the_loader_took_not_what_lay_between(case):
     lengths = case.lengths("get_first_batch_data")
     assert len(lengths) == 2
-    assert 100 <= sum(lengths) < 200, "the 200 ms between iter() and next() are not its own"
+    assert 100 <= sum(lengths) < 1000, "the second between iter() and next() is not its own"
 
 
 @of("waits_long_and_short")
 def test_long_waits_are_spans_and_short_ones_a_sum(case):
-    assert [300 <= length < 600 for length in case.lengths("data_wait")] == [True, True]
+    assert [length >= 300 for length in case.lengths("data_wait")] == [True, True]
     assert case.result["wait_ns"] / MS >= 5 * 5 - 1
     assert case.leaf("idle/steady/data_wait") >= 600 + 5 * 5 - 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def _instant(text: str) -> int:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise UsageError(f"--now: {text!r} is neither seconds since 1970 nor an ISO 8601 time such as 2026-01-01T00:00:00Z") from None
-        seconds = Decimal(str((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()))
+        seconds = Decimal(str((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()))
     if not seconds.is_finite() or not 0 <= seconds < 1 << 33:
         raise UsageError(f"--now: {text!r} is no instant since 1970")
     return int(seconds * 1_000_000_000)

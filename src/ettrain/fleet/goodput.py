@@ -43,6 +43,7 @@ def import_goodput(path: Path, runs: Path, *, job: str | None = None, now_ns: in
         UsageError: the job is there already, or cannot be written.
     """
     log = read_goodput(path, job)
+    now_ns = None if now_ns is None else (now_ns + 500) // 1000 * 1000
     name = job_name(job, log.job, path)
     events, cleaned = _clean(log, now_ns)
     told = runs_of(events, now_ns)

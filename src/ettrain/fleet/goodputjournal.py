@@ -83,9 +83,14 @@ def fill(journals: list[Journal], offset: int, job: str) -> None:
     for number in range(len(journals)):
         saves = _roll_backs(journals, number, saves)
     for journal in journals:
-        journal.records[1:] = sorted(journal.records[1:], key=lambda record: int(record.get("end", record["t"])))
+        journal.records[1:] = sorted(journal.records[1:], key=_written)
         if journal.run.ended in ("recorded", "inferred") and journal is journals[-1]:
             journal.records.append({"k": "exit", "t": journal.run.end, "step": journal.local[-1] if journal.local else 0})
+
+
+def _written(record: Record) -> int:
+    """When a recorder would have written it."""
+    return int(record["end"] if "end" in record else record["t"])
 
 
 def _head(run: Run, number: int, job: str) -> Record:

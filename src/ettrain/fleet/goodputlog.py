@@ -162,22 +162,31 @@ def _orbax(path: Path, number: int, record: dict[str, Any], kind: str) -> Event 
         start, took = record.get(f"{prefix}_start_time"), record.get(f"{prefix}_duration_secs")
         if start is not None and took is not None:
             t = _instant(path, number, start)
-            step = record.get("step")
+            step = _saved_step(record.get("step"))
             label = "preempted" if kind == "save" and record.get("reached_preemption") is True else ""
             end = t + _instant(path, number, took)
-            return Event(t, "save" if kind == "save" else "restore", end, None if step is None else _step(path, number, step), label)
+            return Event(t, "save" if kind == "save" else "restore", end, step, label)
     return None
 
 
 def _instant(path: Path, number: int, value: Any) -> int:
-    """Seconds as ns."""
+    """Seconds as ns, to the microsecond: a double holds no more of an instant since 1970."""
     try:
         seconds = Decimal(value) if not isinstance(value, bool) else Decimal("NaN")
     except (InvalidOperation, TypeError, ValueError):
         seconds = Decimal("NaN")
     if not seconds.is_finite() or not 0 <= seconds < _LATEST_S:
         raise ImportFormatError(str(path), number, f"holds {str(value)[:40]!r} where a time in seconds is needed")
-    return int((seconds * _SECOND).to_integral_value())
+    return int((seconds * 1_000_000).to_integral_value()) * 1000
+
+
+def _saved_step(value: Any) -> int | None:
+    """Step of a checkpoint; None where Orbax does not know it."""
+    try:
+        step = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return step if 0 <= step < 1 << 53 and not isinstance(value, bool) else None
 
 
 def _step(path: Path, number: int, value: Any) -> int:

@@ -169,7 +169,7 @@ def _run(part: list[Event]) -> Run:
         else:
             loaded = event.t if event.kind == "data_end" else loaded
             _take(run, event, begun)
-    opened = [Known(t, t, *_stage(*name)) for name, t in begun.items() if t >= start]
+    opened = [Known(t, t, *_stage(*name)) for name, t in begun.items() if t >= start and (kind != "elastic" or name[0] != "wait")]
     run.open_stage = max(opened, key=lambda known: known.start, default=None)
     run.known = sorted((known for known in run.known if known.end > start), key=lambda known: (known.start, known.end))
     return run

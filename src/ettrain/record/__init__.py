@@ -1,8 +1,12 @@
 """Inside the training process: what is recorded, and how the recorder gets in.
 
     inject/    two files that every Python process below `ett run` executes first: sys, os and time only
-    recorder   the journal, the beat page, stages, steps; standard library only
+    recorder   stages, steps, the beat page; standard library only
+    output     where records go
+    rank       which rank this is
     stepcount  when an optimizer call is a new step
+    exits      how the process ends
+    startup    what ran during set-up
     api        `ett.stage`, `ett.step`, `ett.steps`
     hooks/     where torch is touched, one file per subject
 

@@ -28,7 +28,7 @@ def leaving_child(code):
 
 def main(mode):
     if mode == "atexit_slow":
-        atexit.register(lambda: time.sleep(0.3))
+        atexit.register(lambda: time.sleep(1))
     if mode == "interrupt_early":
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)

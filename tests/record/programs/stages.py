@@ -206,7 +206,7 @@ class Slow(Dataset):
 def first_batch():
     model, opt = trainer()
     batches = iter(DataLoader(Slow([0.1] + [0.001] * 7)))
-    time.sleep(0.2)
+    time.sleep(1)
     for x in batches:
         opt.zero_grad()
         model.head(x).mean().backward()

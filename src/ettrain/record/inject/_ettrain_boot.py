@@ -183,7 +183,7 @@ def failed(kind, error, trace):
 def boot():
     """Enter this process, unless it is a helper or has no job."""
     global before
-    if "ETT_JOB_DIR" not in os.environ or "ETT_HOME" not in os.environ:
+    if "ETT_JOB_DIR" not in os.environ or "ETT_HOME" not in os.environ or Finder in sys.meta_path:
         return
     words = getattr(sys, "orig_argv", [])[1:5]
     if any(helper in word for word in words for helper in HELPERS):
