@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 RESAMPLES = 2000
+FEWEST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Ratio:
     pairs: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3g}  [{self.low:.3g}, {self.high:.3g}]"
+        """Fewer than five pairs support no interval, so none is shown."""
+        return f"{self.value:.3g}" + (f"  [{self.low:.3g}, {self.high:.3g}]" if self.pairs >= FEWEST else f"  ({self.pairs} turns)")
 
 
 def spread(samples: Sequence[float]) -> Spread:

@@ -19,6 +19,10 @@ from ettrain.settings import ENV_ATTEMPT, ENV_HOME, ENV_JOB_DIR, ENV_SUPERVISOR
 _NOT_HANDED_ON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "RANK", "WORLD_SIZE")
 
 
+SOURCE = Path(next(iter(ettrain.__path__)))
+"""The package as it is here."""
+
+
 def bare() -> dict[str, str]:
     """This process's environment without ettrain and without a PYTHONPATH."""
     return {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON and not name.startswith("ETT_")}
@@ -27,7 +31,7 @@ def bare() -> dict[str, str]:
 def package_copy(folder: Path) -> Path:
     """A byte-compiled copy of the package below `folder`."""
     copy = folder / "ettrain"
-    shutil.copytree(Path(ettrain.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(copy, quiet=2)
     return copy
 

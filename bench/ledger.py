@@ -60,7 +60,7 @@ def main() -> None:
         python, why = peer.python(install=arguments.peer)
         if python is None:
             say(f"peer not measured: {why}")
-        results["steps"] = many_steps(folder / "steps", python, steps, turns=1 if arguments.quick else 3)
+        results["steps"] = many_steps(folder / "steps", python, steps, turns=1 if arguments.quick else 2)
         results["ranks"] = many_ranks(folder / "ranks", ranks)
     keep(arguments.json, results)
 

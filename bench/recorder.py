@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,20 @@ NAMES = {
 COMPARED = (("step", "memory"), ("step", "shipped"), ("hooks", "memory_loop"), ("hooks", "shipped_loop"), ("stage", "shipped"))
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How calls are measured."""
+
+    kind: str
+    rounds: int
+    count: int
+    rest_s: float
+
+
+PLANS = (Plan("tight", 20, 2000, 0.0), Plan("cold", 10, 80, 0.005))
+QUICK_PLANS = (Plan("tight", 4, 500, 0.0), Plan("cold", 2, 30, 0.005))
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What recording costs the training.")
@@ -68,45 +83,43 @@ def main() -> None:
         say(f"peer not measured: {why}")
     with tempfile.TemporaryDirectory(prefix="ett-bench-") as name:
         folder = Path(name)
-        results["tight"] = calls(folder / "tight", python, rounds=4 if quick else 20, count=500 if quick else 2000, rest_s=0.0)
-        results["cold"] = calls(folder / "cold", python, rounds=2 if quick else 10, count=30 if quick else 80, rest_s=0.005)
+        results["calls"] = calls(folder / "calls", python, QUICK_PLANS if quick else PLANS)
         package = injected.package_copy(folder)
         results["startup"] = startup(package, folder / "startup", python, pairs=15 if quick else 150)
         if importlib.util.find_spec("torch") is None:
             say("import and throughput not measured: torch is not installed")
         else:
-            results["import_torch"] = import_torch(package, folder / "import", pairs=2 if quick else 9)
+            results["import_torch"] = import_torch(package, folder / "import", pairs=1 if quick else 9)
             results["throughput"] = throughput(package, folder / "train", pairs=60 if quick else 600)
     keep(arguments.json, results)
 
 
-def calls(job: Path, python: Path | None, *, rounds: int, count: int, rest_s: float) -> dict[str, Any]:
+def calls(job: Path, python: Path | None, plans: Sequence[Plan]) -> dict[str, Any]:
     """Cost per call of every alternative."""
-    kind = "cold" if rest_s else "tight"
-    progress(f"calls, {kind}")
+    told: dict[str, Any] = {}
+    steps = 0
     with ExitStack() as stack:
-        explicit = stack.enter_context(Worker("ours.py", "explicit", env=injected.with_ettrain(injected_home(), job / "explicit")))
-        hooks = stack.enter_context(Worker("ours.py", "hooks", env=injected.with_ettrain(injected_home(), job / "hooks")))
+        explicit = stack.enter_context(Worker("ours.py", "explicit", env=injected.with_ettrain(injected.SOURCE, job / "explicit")))
+        hooks = stack.enter_context(Worker("ours.py", "hooks", env=injected.with_ettrain(injected.SOURCE, job / "hooks")))
         off = stack.enter_context(Worker("ours.py", "explicit", env=injected.bare()))
         workers = {"timer": explicit, "step": explicit, "stage": explicit, "off": off, "hooked": hooks, "bare": hooks}
         if python is not None:
             theirs = stack.enter_context(Worker("peer_recorder.py", python=python, env=injected.bare()))
             workers |= dict.fromkeys(("memory", "memory_loop", "shipped", "shipped_loop"), theirs)
+        for plan in plans:
+            progress(f"calls, {plan.kind}")
 
-        def run(name: str) -> list[float]:
-            return [float(ns) for ns in workers[name].burst("step" if name == "off" else name, count, rest_s)]
+            def run(name: str, plan: Plan = plan) -> list[float]:
+                return [float(ns) for ns in workers[name].burst("step" if name == "off" else name, plan.count, plan.rest_s)]
 
-        take_turns(list(workers), run, 1)
-        found = take_turns(list(workers), run, rounds)
+            take_turns(list(workers), run, 1)
+            told[plan.kind] = _tell_calls(take_turns(list(workers), run, plan.rounds), plan.kind)
+            steps += plan.count * (plan.rounds + 1)
         explicit.kill()
         hooks.kill()
-        durable = _killed_with(job / "explicit", count * (rounds + 1)) and _killed_with(job / "hooks", count * (rounds + 1))
-    return _tell_calls(found, kind, durable=durable)
-
-
-def injected_home() -> Path:
-    """The package as it is here: the injection is not what is measured in these processes."""
-    return Path(injected.ettrain.__file__).parent
+    told["durable"] = _killed_with(job / "explicit", steps) and _killed_with(job / "hooks", steps)
+    say(f"  after SIGKILL the beat pages hold the last step and no fault: {'yes' if told['durable'] else 'NO'}")
+    return told
 
 
 def _killed_with(job: Path, steps: int) -> bool:
@@ -115,7 +128,7 @@ def _killed_with(job: Path, steps: int) -> bool:
     return [(beat.step, beat.faults) for beat in beats if beat is not None] == [(steps, 0)]
 
 
-def _tell_calls(found: dict[str, list[list[float]]], kind: str, *, durable: bool) -> dict[str, Any]:
+def _tell_calls(found: dict[str, list[list[float]]], kind: str) -> dict[str, Any]:
     timer = spread([ns for samples in found["timer"] for ns in samples]).median
     bare = spread([ns for samples in found["bare"] for ns in samples]).median
     cost = {"hooks": bare} | {name: timer for name in NAMES if name != "hooks"}
@@ -125,13 +138,12 @@ def _tell_calls(found: dict[str, list[list[float]]], kind: str, *, durable: bool
     }
     say(f"\ncalls, {kind}: microseconds (the clock's own {timer / 1000:.2f} taken off)")
     rows([("", "median", "p99"), *((NAMES[name], _us(s.median), _us(s.p99)) for name, s in spreads.items())])
-    say(f"  after SIGKILL the beat pages hold the last step and no fault: {'yes' if durable else 'NO'}")
     by_round = {name: [spread(samples).less(cost[name]).median for samples in rounds] for name, rounds in measured.items()}
     ratios = {f"{ours}/{theirs}": ratio(by_round[ours], by_round[theirs]) for ours, theirs in COMPARED if theirs in by_round}
     if ratios:
         say("  ettrain / peer, median over turns [95% interval]")
         rows([(f"  {name}", str(value)) for name, value in ratios.items()])
-    return {"ns": spreads, "timer_ns": timer, "durable": durable, "ratio": ratios}
+    return {"ns": spreads, "timer_ns": timer, "ratio": ratios}
 
 
 def _us(ns: float) -> str:

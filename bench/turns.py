@@ -44,7 +44,7 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._process.args} ended with code {self._process.wait()}")
+            raise RuntimeError(f"{self._process.args!r} ended with code {self._process.wait()}")
         return line
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ettrain.account.assemble import RankBuilder
 from ettrain.beat import read_beat
 from ettrain.errors import JournalError
-from ettrain.events import Beat, Record
+from ettrain.events import MAX_LINE, Beat, Record, decode
 from ettrain.jobclocks import HostClocks, Shared, boot_of
 from ettrain.jobpaths import JobPaths
 from ettrain.journal import JournalTail
@@ -56,6 +56,15 @@ class Process:
         beat = self.beat()
         known = [t for t in (beat.active_t, beat.step_t) if t] if beat is not None else []
         return max([self.builder.end_seen(), *(t + self.builder.offset for t in known)])
+
+    def peek(self) -> Record | None:
+        """The head of a journal that was not read yet, if it has a clock: all heads must be seen before any record gets its time."""
+        try:
+            with self.path.open("rb") as file:
+                head = decode(file.readline(MAX_LINE + 1))
+        except OSError:
+            return None
+        return head if head is not None and head["k"] == "head" and _has_clock(head) else None
 
     def read(self) -> None:
         """Take what was added to the journal."""
@@ -137,9 +146,14 @@ class JobFiles:
         self._read_attempts()
         processes = self.processes.values()
         for process in processes:
-            if process.tail.head is not None:
-                self.clocks.see(process.head)
+            if process.tail.head is None:
+                head = process.peek()
+                if head is not None:
+                    self.clocks.see(head)
         for process in processes:
+            process.read()
+            if process.problem:
+                self.problems.append(process.problem)
             process.build(self.clocks.offset(process.boot))
         if len({process.boot for process in processes if process.builder is not None}) > 1:
             self.clocks.correct(self._shared(), self._reference())
@@ -199,10 +213,6 @@ class JobFiles:
         for by_path in self._agents.values():
             for agent in by_path.values():
                 self._read_agent(agent)
-        for process in self.processes.values():
-            process.read()
-            if process.problem:
-                self.problems.append(process.problem)
 
     def _read_agent(self, agent: _Source) -> None:
         records, problem = read_tail(agent)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ettrain.errors import JournalError
-from ettrain.events import SCHEMA, Record, decode, encode
+from ettrain.events import SCHEMA, Record, decode_all, encode
 
 _CHUNK = 1 << 22
 
@@ -85,8 +85,7 @@ class JournalTail:
         return records
 
     def _take(self, lines: list[bytes], records: list[Record]) -> None:
-        for line in lines:
-            record = decode(line) if line else None
+        for record in decode_all(lines):
             if record is None:
                 self.bad_lines += 1
                 continue

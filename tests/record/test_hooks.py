@@ -162,6 +162,18 @@ def test_of_stages_in_stages_only_the_outermost_is_one_per_thread(job):
     assert [("lane" in r) for r in job.records(kind="span")] == [False, True]
 
 
+def test_a_warning_is_blamed_on_the_programs_line(job):
+    import warnings
+
+    def warns():
+        warnings.warn("old", DeprecationWarning, stacklevel=2)
+
+    staged = wrap.staged(warns, "checkpoint_save")
+    with pytest.warns(DeprecationWarning) as seen:
+        staged()
+    assert seen[0].filename == __file__
+
+
 def test_an_error_passes_through_a_stage_and_is_named(job):
     def fails():
         raise LookupError("x")

@@ -20,7 +20,7 @@ def runs(module_job):
     return json.loads(without.stdout), json.loads(module_job.run(PROGRAMS / "parity.py").stdout), without.stderr
 
 
-@pytest.mark.parametrize("what", ["weights", "rng", "by_reference", "optimizer", "module", "signals", "threads", "modules", "scaler"])
+@pytest.mark.parametrize("what", ["weights", "rng", "by_reference", "optimizer", "module", "signals", "warnings", "threads", "modules", "scaler"])
 def test_what_a_program_computes_and_sees_is_the_same(runs, what):
     without, with_us, _ = runs
     assert with_us[what] == without[what]

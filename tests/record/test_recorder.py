@@ -4,9 +4,11 @@ import pytest
 from conftest import Job
 
 from ettrain import events as e
-from ettrain.record import recorder as module
+from ettrain.record import recorder as recorder_module
+from ettrain.record import stages
 from ettrain.record.output import MAX_WAITING
-from ettrain.record.recorder import Recorder, import_part
+from ettrain.record.recorder import Recorder
+from ettrain.record.stages import import_part
 
 MS, S = 1_000_000, 1_000_000_000
 
@@ -26,7 +28,8 @@ class Clock:
 @pytest.fixture
 def tick(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(module, "now", clock)
+    for module in (recorder_module, stages):
+        monkeypatch.setattr(module, "now", clock)
     return clock
 
 
@@ -116,6 +119,14 @@ def test_stages_deeper_than_the_page_are_counted_and_closed(job, recorder):
         recorder.close_stage("deep", begin, user=True)
     assert job.beat().stack == ()
     assert len(job.records(kind="span")) == e.MAX_DEPTH + 5
+
+
+def test_a_child_forked_inside_a_stage_does_not_write_it(job, recorder):
+    begin = recorder.open_stage("epoch", user=True)
+    recorder.in_child()
+    recorder.promote()
+    recorder.close_stage("epoch", begin, user=True)
+    assert job.records(kind="span") == []
 
 
 def test_a_stage_on_another_thread_has_a_lane_and_no_place_on_the_page(job, recorder):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain, groupby, islice, repeat
+from operator import itemgetter, le
 from typing import Any
 
 from ettrain import events as e
@@ -90,16 +92,19 @@ class RankBuilder:
 
     def feed(self, records: Iterable[Record]) -> None:
         """Take further records, in the journal's order. Unknown kinds are counted, incomplete records too."""
-        for record in records:
-            kind = record["k"]
+        for kind, run in groupby(records, key=itemgetter("k")):
             take = self._take.get(kind)
             if take is None:
-                self.unknown_kinds += kind not in ("head", "clock", "note")
+                self.unknown_kinds += len(list(run)) if kind not in ("head", "clock", "note") else 0
                 continue
-            try:
-                take(record)
-            except (KeyError, TypeError, ValueError):
-                self.unknown_kinds += 1
+            taken = list(run)
+            if kind == "prog" and self._progs(taken):
+                continue
+            for record in taken:
+                try:
+                    take(record)
+                except (KeyError, TypeError, ValueError):
+                    self.unknown_kinds += 1
 
     def build(self, beat: Beat | None, *, end: int | None, now: int) -> RankHistory:
         """The history so far; feeding and building again is allowed.
@@ -180,11 +185,33 @@ class RankBuilder:
         step = _natural(record["step"])
         if previous is None or (t >= previous.t and step >= previous.step):
             history.progress.append(Progress(t, step, _natural(record.get("wait"))))
-            history.steps = max(history.steps, step)
             if step:
-                history.last_step_t = max(t, history.last_step_t or t)
+                history.steps, history.last_step_t = max(history.steps, step), max(t, history.last_step_t or t)
         history.limit_ns = _natural(record.get("limit")) or history.limit_ns
         self._last_t = max(self._last_t, t)
+
+    def _progs(self, records: list[Record]) -> bool:
+        """Take a run of progress records at once (most of a journal is such runs); False if they must be looked at one by one."""
+        ts: list[Any] = [record.get("t") for record in records]
+        steps: list[Any] = [record.get("step") for record in records]
+        waits: list[Any] = [record.get("wait", 0) for record in records]
+        limits: list[Any] = [record.get("limit", 0) for record in records]
+        if set(map(type, chain(ts, steps, waits, limits))) != {int}:
+            return False
+        history = self._history
+        progress, offset = history.progress, self.offset
+        in_order = all(map(le, ts, islice(ts, 1, None))) and all(map(le, steps, islice(steps, 1, None)))
+        follows = not progress or (ts[0] + offset >= progress[-1].t and steps[0] >= progress[-1].step)
+        low, high = min(ts[0], steps[0], *waits, *limits), max(ts[-1], steps[-1], *waits, *limits)
+        if not (in_order and follows and low >= 0 and high < NO_LIMIT):
+            return False
+        progress.extend(map(tuple.__new__, repeat(Progress), zip(map(offset.__add__, ts), steps, waits, strict=True)))
+        last = ts[-1] + offset
+        if steps[-1]:
+            history.steps, history.last_step_t = max(history.steps, steps[-1]), max(last, history.last_step_t or last)
+        history.limit_ns = next(filter(None, reversed(limits)), history.limit_ns)
+        self._last_t = max(self._last_t, last)
+        return True
 
     def _recount(self, record: Record) -> None:
         """What was counted so far were no steps: a better source of the count has turned up."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from ettrain.account.rollback import LostWindow
-from ettrain.account.timeline import LeafTable
+from ettrain.account.timeline import LeafTable, Tiles
 from ettrain.lifecycle import EFFECTIVE, UNSAVED, component_of, leaf_path
 
 PathSlice = tuple[int, int, str]
@@ -54,17 +54,28 @@ class Book:
                 self.effective_ns += high - low
                 self._slice(low, high, EFFECTIVE)
 
-    def device(self, start: int, end: int, code: int, devices: int, *, restart: bool) -> None:
-        """Book one tile of one rank."""
-        leaf, _ = self._pairs[code]
-        if leaf != EFFECTIVE:
-            self.leaf(leaf_path(leaf, restart=restart)).device_ns += (end - start) * devices
-            return
-        for low, high, lost in split(start, end, self._lost):
+    def device(self, tiles: Tiles, *, restart: bool) -> None:
+        """Book one rank's tiles."""
+        for (leaf, _), total in zip(self._pairs, tiles.totals(len(self._pairs)), strict=True):
+            if not total:
+                continue
+            if leaf != EFFECTIVE:
+                self.leaf(leaf_path(leaf, restart=restart)).device_ns += total * tiles.devices
+                continue
+            lost = sum(self._trained_within(tiles, low, high) for low, high in self._lost)
+            self.effective_device_ns += (total - lost) * tiles.devices
             if lost:
-                self.leaf(UNSAVED).device_ns += (high - low) * devices
-            else:
-                self.effective_device_ns += (high - low) * devices
+                self.leaf(UNSAVED).device_ns += lost * tiles.devices
+
+    def _trained_within(self, tiles: Tiles, low: int, high: int) -> int:
+        """Training time of one rank within [low, high)."""
+        first = max(0, bisect_right(tiles.starts, low) - 1)
+        total = 0
+        for index in range(first, bisect_left(tiles.starts, high)):
+            if self._pairs[tiles.codes[index]][0] == EFFECTIVE:
+                end = tiles.starts[index + 1] if index + 1 < len(tiles.starts) else tiles.end
+                total += max(0, min(end, high) - max(tiles.starts[index], low))
+        return total
 
     def leaf(self, path: str) -> Leaf:
         """The leaf of that path, made on first use."""

@@ -90,12 +90,17 @@ def _end_of(attempt: AttemptHistory) -> int:
 
 def _stop(attempt: AttemptHistory, end: int, *, running: bool) -> tuple[int, RankHistory | None, bool]:
     """(instant, rank that stopped first, whether by silence) for an attempt that did not simply finish."""
-    stops = [(t, rank.rank, rank) for rank in attempt.ranks if (t := _rank_stop(rank, attempt, running=running)) is not None and t <= end]
-    stopped, _, culprit = min(stops, key=lambda stop: stop[:2], default=(end, -1, None))
+    stops = [(t, rank) for rank in attempt.ranks if (t := _rank_stop(rank, attempt, running=running)) is not None and t <= end]
+    stopped, culprit = min(stops, key=lambda stop: (stop[0], not _told_why(stop[1]), stop[1].rank), default=(end, None))
     silent = _silent_since(attempt, stopped)
     if silent is not None:
         return silent, culprit or _quietest(attempt), True
     return stopped, culprit, False
+
+
+def _told_why(rank: RankHistory) -> bool:
+    """Whether anything is known of why it ended badly: of ranks that stopped together, such a one is named."""
+    return rank.error is not None or rank.code not in (None, 0)
 
 
 def _rank_stop(rank: RankHistory, attempt: AttemptHistory, *, running: bool) -> int | None:

@@ -169,8 +169,7 @@ def _device_view(book: Book, frames: list[Frame], tiles: list[list[Tiles]], end:
     total = 0
     for number, frame in enumerate(frames):
         for rank in tiles[number]:
-            for start, stop, code in rank:
-                book.device(start, stop, code, rank.devices, restart=frame.restart)
+            book.device(rank, restart=frame.restart)
         upto = frames[number + 1].start if number + 1 < len(frames) else end
         devices = _devices(tiles[number])
         if upto > frame.end:

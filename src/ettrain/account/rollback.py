@@ -68,7 +68,7 @@ class Lineage:
     def _become(self, lost: list[LostWindow], now: int, attempt: int | None) -> None:
         self.lost = lost
         self._states.append((now, lost))
-        self._charged.extend((piece, attempt) for window in lost for piece in _without(*window, self._ever))
+        self._charged.extend((piece, attempt) for piece in _without(lost, self._ever))
         self._ever = _merged([*self._ever, *lost])
 
     def _lost_at(self, snapshot: int | None, now: int) -> list[LostWindow]:
@@ -298,17 +298,23 @@ def _newest_durable(saves: list[_Known], until: int) -> int:
     return min(parts.values(), default=0)
 
 
-def _without(start: int, end: int, windows: list[LostWindow]) -> list[LostWindow]:
-    """[start, end) less the windows, which are disjoint and in order."""
+def _without(windows: list[LostWindow], others: list[LostWindow]) -> list[LostWindow]:
+    """The windows less the others; both are disjoint and in order."""
     pieces: list[LostWindow] = []
-    for low, high in windows:
-        if high <= start or low >= end:
-            continue
-        if low > start:
-            pieces.append((start, low))
-        start = max(start, high)
-    if start < end:
-        pieces.append((start, end))
+    index = 0
+    for begin, end in windows:
+        start = begin
+        while index < len(others) and others[index][1] <= start:
+            index += 1
+        at = index
+        while at < len(others) and others[at][0] < end:
+            low, high = others[at]
+            if low > start:
+                pieces.append((start, low))
+            start = max(start, high)
+            at += 1
+        if start < end:
+            pieces.append((start, end))
     return pieces
 
 

@@ -11,11 +11,11 @@ import heapq
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import itemgetter, lt, sub
 from typing import Final
 
 from ettrain.account.frames import Frame
-from ettrain.account.history import RankHistory, Span
+from ettrain.account.history import Progress, RankHistory, Span
 from ettrain.errors import LawError
 from ettrain.lifecycle import DETECT, EFFECTIVE, PRIORITY, RESCHEDULE, SHUTDOWN, START, STEADY, UNTRACKED, leaf_of
 
@@ -55,9 +55,21 @@ class Tiles:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(start, end, code) of each tile."""
-        starts = self.starts
-        for index, code in enumerate(self.codes):
-            yield starts[index], starts[index + 1] if index + 1 < len(starts) else self.end, code
+        return zip(self.starts, self.ends(), self.codes, strict=True)
+
+    def ends(self) -> array[int]:
+        """End of each tile."""
+        ends = self.starts[1:]
+        if self.starts:
+            ends.append(self.end)
+        return ends
+
+    def totals(self, leaves: int) -> list[int]:
+        """Code -> ns."""
+        totals = [0] * leaves
+        for code, took in zip(self.codes, map(sub, self.ends(), self.starts), strict=True):
+            totals[code] += took
+        return totals
 
 
 _Tile = tuple[int, int, int]
@@ -99,13 +111,8 @@ def tile_rank(rank: RankHistory, frame: Frame, leaves: LeafTable) -> Tiles:
     stalls = [(slow.start, slow.end, slow.typical_ns, FOREVER) for slow in sorted(rank.slows)]
     if stalls:
         tiles = _convert(tiles, training, leaves.code("steady/stall"), stalls)
-    windows = [
-        (before.t, after.t, 0, after.wait_ns - before.wait_ns)
-        for before, after in zip(rank.progress, rank.progress[1:], strict=False)
-        if after.wait_ns > before.wait_ns
-    ]
-    if windows:
-        tiles = _convert(tiles, training, leaves.code("steady/data_wait"), windows)
+    if rank.progress and rank.progress[-1].wait_ns:
+        tiles = _with_waits(tiles, training, leaves.code("steady/data_wait"), rank.progress)
     return _pack(tiles, rank, frame)
 
 
@@ -258,15 +265,47 @@ def _convert(tiles: list[_Tile], source: int, target: int, windows: list[tuple[i
     return result
 
 
+def _with_waits(tiles: list[_Tile], training: int, waiting: int, progress: list[Progress]) -> list[_Tile]:
+    """Re-label training as waiting for data: between two progress records, first for as long as the process waited between them."""
+    result: list[_Tile] = []
+    add = result.append
+    index, last = 0, len(progress) - 1
+    opened, _, wait_then = progress[0]
+    closed, owed = opened, 0
+    for start, end, code in tiles:
+        if code != training:
+            add((start, end, code))
+            continue
+        begin = start
+        while begin < end:
+            while closed <= begin and index < last:
+                index += 1
+                opened = closed
+                closed, _, wait = progress[index]
+                owed, wait_then = wait - wait_then, wait
+            if closed <= begin:
+                add((begin, end, training))
+                break
+            if opened > begin:
+                begin_next = min(opened, end)
+                add((begin, begin_next, training))
+                begin = begin_next
+                continue
+            upto = min(closed, end)
+            if owed > 0:
+                moved = begin + owed if owed < upto - begin else upto
+                add((begin, moved, waiting))
+                owed -= moved - begin
+                begin = moved
+            if begin < upto:
+                add((begin, upto, training))
+                begin = upto
+    return result
+
+
 def _pack(tiles: list[_Tile], rank: RankHistory, frame: Frame) -> Tiles:
-    position = frame.start
-    for begin, end, _ in tiles:
-        if begin != position or end <= begin:
-            raise LawError(f"rank {rank.rank} of attempt {frame.number}: tile [{begin}, {end}) does not follow {position}")
-        position = end
-    if position != frame.end:
-        raise LawError(f"rank {rank.rank} of attempt {frame.number}: tiles end at {position}, the attempt at {frame.end}")
-    starts = array("q", [tile[0] for tile in tiles])
-    codes = array("l", [tile[2] for tile in tiles])
+    starts, ends, codes = zip(*tiles, strict=True) if tiles else ((), (), ())
+    if not all(map(lt, starts, ends)) or (frame.start, *ends) != (*starts, frame.end):
+        raise LawError(f"rank {rank.rank} of attempt {frame.number}: tiles do not cover [{frame.start}, {frame.end}) one after the other")
     helper = frame.first_step_t is not None and not rank.steps and not rank.died and training_begin(rank) is None
-    return Tiles(rank=rank.rank, devices=rank.devices, starts=starts, codes=codes, end=frame.end, helper=helper)
+    return Tiles(rank=rank.rank, devices=rank.devices, starts=array("q", starts), codes=array("l", codes), end=frame.end, helper=helper)

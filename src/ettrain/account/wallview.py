@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from operator import itemgetter
+from itertools import chain, compress, islice
+from operator import gt, itemgetter
 
 from ettrain.account.timeline import LeafTable, Tiles
 from ettrain.errors import LawError
-from ettrain.lifecycle import DETECT, RESCHEDULE, order_of
+from ettrain.lifecycle import DETECT, EFFECTIVE, RESCHEDULE, order_of
 
 Slice = tuple[int, int, int]
 """(start, end, code) of the job's state."""
@@ -28,25 +29,48 @@ def wall_slices(ranks: list[Tiles], leaves: LeafTable, start: int, end: int) -> 
     ranks = [tiles for tiles in ranks if not tiles.helper] or ranks
     if len(ranks) == 1:
         return list(ranks[0])
-    changes: list[tuple[int, int, int]] = []
     for tiles in ranks:
-        before = -1
-        for begin, code in zip(tiles.starts, tiles.codes, strict=True):
-            changes.append((begin, before, code))
-            before = code
+        if tiles.starts[0] != start or tiles.end != end:
+            raise LawError(f"rank {tiles.rank}: its tiles cover [{tiles.starts[0]}, {tiles.end}), the attempt is [{start}, {end})")
+    training = leaves.code(EFFECTIVE)
+    changes: list[tuple[int, int, int]] = [(start, -1, training)]  # the last in the order: where no rank is elsewhere, all train
+    for code, (starts, ends) in _by_code(ranks, training).items():
+        for low, high in _union(starts, ends):
+            changes.append((low, -1, code))
+            changes.append((high, code, -1))
     changes.sort(key=itemgetter(0))
     behind = _Behind(leaves)
     slices: list[Slice] = []
     now = start
-    for begin, before, code in changes:
-        if begin > now:
-            _append(slices, now, begin, behind.furthest())
-            now = begin
+    for t, before, code in changes:
+        if t > now:
+            _append(slices, now, t, behind.furthest())
+            now = t
         behind.change(before, code)
-    if behind.ranks() != len(ranks):
-        raise LawError(f"{len(ranks)} ranks, but {behind.ranks()} tiles open at the end of the attempt")
     _append(slices, now, end, behind.furthest())
     return slices
+
+
+def _by_code(ranks: list[Tiles], but: int) -> dict[int, tuple[list[int], list[int]]]:
+    """Code -> begins and ends of all ranks' tiles of that code."""
+    found: dict[int, tuple[list[int], list[int]]] = {}
+    for tiles in ranks:
+        mine: dict[int, tuple[list[int], list[int]]] = {code: found.setdefault(code, ([], [])) for code in set(tiles.codes)}
+        for start, end, code in tiles:
+            if code != but:
+                begins, ends = mine[code]
+                begins.append(start)
+                ends.append(end)
+    found.pop(but, None)
+    return found
+
+
+def _union(starts: list[int], ends: list[int]) -> list[tuple[int, int]]:
+    """The instants at which any of the intervals is open, as disjoint intervals in order."""
+    starts.sort()
+    ends.sort()
+    gaps = list(map(gt, islice(starts, 1, None), ends))
+    return list(zip(chain(starts[:1], compress(islice(starts, 1, None), gaps)), chain(compress(ends, gaps), ends[-1:]), strict=True))
 
 
 class _Behind:
@@ -63,6 +87,8 @@ class _Behind:
         """One rank goes from `before` (-1: from nowhere) to `code`."""
         if before >= 0:
             self._held[before] -= 1
+        if code < 0:
+            return
         if not self._held[code]:
             heapq.heappush(self._heap, self._place_of[code])
         self._held[code] += 1

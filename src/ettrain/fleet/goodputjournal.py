@@ -10,9 +10,10 @@ from typing import Final
 
 from ettrain.events import Record
 from ettrain.fleet import importing
-from ettrain.fleet.goodputruns import STALL_FACTOR, Run, Step, uncovered
+from ettrain.fleet.goodputruns import LOAD, STALL_FACTOR, Known, Run, Step, uncovered
 
 _SECOND: Final = 1_000_000_000
+_SHORT_NS: Final = 250_000_000
 _DENSE: Final = 20_000
 """Up to so many steps each gets a progress record; beyond, they thin out as the recorder's do, save where one is asked for."""
 
@@ -26,7 +27,12 @@ class Journal:
     """What a step takes, ns; 0 = not known."""
     local: list[int]
     """Steps done after each of the run's steps."""
+    waits: list[Known] = field(default_factory=list)
+    """Waits for data too short for a span of their own, as in the recorder: their sum goes with the progress."""
     records: list[Record] = field(default_factory=list)
+    saves: list[Record] = field(default_factory=list)
+    rolled_back: list[int] = field(default_factory=list)
+    """Steps that came again in the same process."""
     compile_ns: int = 0
     stalls: list[Step] = field(default_factory=list)
 
@@ -100,13 +106,18 @@ def _head(run: Run, number: int, job: str) -> Record:
 def _known(journal: Journal, offset: int, saves: int) -> int:
     """Spans of all intervals that the records name; returns how many saves there are now."""
     run = journal.run
+    trained = run.steps[0].until if run.steps else run.end
     for known in run.known:
+        if known.stage == LOAD and known.end - known.start < _SHORT_NS and known.start >= trained:
+            journal.waits.append(known)
+            continue
         record: Record = {"k": "span", "t": known.start, "name": known.stage, "end": known.end, "by": "user" if known.user else "found"}
         if known.stage == "checkpoint_save":
             saves += 1
             record.update(save=saves, step=journal.count_before(known.start, known.step, offset), part="orbax")
             if known.step is not None:
                 record["id"] = {"path": _name(known.step + offset)}
+            journal.saves.append(record)
         elif known.stage == "checkpoint_load":
             record.update(step=journal.count_before(known.start, None, offset), part="orbax")
         journal.records.append(record)
@@ -144,7 +155,7 @@ def _begin(journal: Journal) -> None:
 def _steps(journal: Journal, wanted: set[int | None], *, dense: bool) -> None:
     """Progress at the end of steps, and the steps that stalled."""
     limit = max(STALL_FACTOR * journal.usual, _SECOND) if journal.usual else 0
-    due, power = 0, 1
+    due, power, wait, waits = 0, 1, 0, 0
     for index, (step, local) in enumerate(zip(journal.run.steps, journal.local, strict=True)):
         if not step.done:
             break
@@ -155,7 +166,10 @@ def _steps(journal: Journal, wanted: set[int | None], *, dense: bool) -> None:
             journal.records.append({"k": "slow", "t": step.start, "end": step.end, "typical": journal.usual * step.covers})
         last = index + 1 == len(journal.run.steps) or not journal.run.steps[index + 1].done
         if dense or last or local >= power or step.end > due or step.number + step.covers in wanted:
-            journal.records.append({"k": "prog", "t": step.end, "step": local, "limit": limit})
+            while waits < len(journal.waits) and journal.waits[waits].end <= step.end:
+                wait += journal.waits[waits].end - journal.waits[waits].start
+                waits += 1
+            journal.records.append({"k": "prog", "t": step.end, "step": local, "wait": wait, "limit": limit})
             due = step.end + max(_SECOND, (step.end - journal.run.start) >> 9)
             while power <= local:
                 power *= 2
@@ -164,23 +178,22 @@ def _steps(journal: Journal, wanted: set[int | None], *, dense: bool) -> None:
 def _roll_backs(journals: list[Journal], number: int, saves: int) -> int:
     """Where a step came again without a new attempt, a checkpoint was loaded, and so there was one, recorded or not."""
     journal = journals[number]
+    loads = [record for record in journal.records if record.get("name") == "checkpoint_load"]
     for index, (step, following) in enumerate(pairwise(journal.run.steps)):
         if following.number > step.number:
             continue
+        journal.rolled_back.append(following.number)
         name = _name(following.number)
-        load = next((r for r in journal.records if r.get("name") == "checkpoint_load" and step.start <= r["t"] < following.start), None)
+        load = next((record for record in loads if step.start <= record["t"] < following.start), None)
         if load is None:
             load = {"k": "span", "t": following.start, "name": "checkpoint_load", "end": following.start, "by": "found"}
             journal.records.append(load)
         load.update(id={"path": name}, step=journal.local[index], part="rolled back")
-        if not any(_is_save(record, name, load["end"]) for earlier in journals[: number + 1] for record in earlier.records):
+        saved = (record for earlier in journals[: number + 1] for record in earlier.saves)
+        if not any(record.get("id") == {"path": name} and record["end"] <= load["end"] for record in saved):
             saves += 1
             _assume_save(journals[: number + 1], following, saves)
     return saves
-
-
-def _is_save(record: Record, name: str, until: int) -> bool:
-    return record.get("name") == "checkpoint_save" and record.get("id") == {"path": name} and record["end"] <= until
 
 
 def _assume_save(journals: list[Journal], following: Step, saves: int) -> None:
@@ -198,6 +211,8 @@ def _assume_save(journals: list[Journal], following: Step, saves: int) -> None:
 
 def _add_save(journal: Journal, t: int, local: int, saves: int, step: int) -> None:
     record: Record = {"k": "span", "t": t, "name": "checkpoint_save", "end": t, "by": "found", "lane": 1, "save": saves, "step": local}
-    journal.records.append({**record, "id": {"path": _name(step)}, "part": "not recorded, but gone back to"})
+    record.update(id={"path": _name(step)}, part="not recorded, but gone back to")
+    journal.records.append(record)
+    journal.saves.append(record)
 
 

@@ -17,6 +17,7 @@ MAX_LINE: Final = 1 << 20
 _LATEST_S: Final = 1 << 33
 """Instants up to the year 2242 are believed."""
 _SECOND: Final = 1_000_000_000
+_JSON: Final = json.JSONDecoder(parse_float=Decimal)
 
 POINTS: Final = {
     "job_start_time": "job_start",
@@ -129,7 +130,7 @@ def _lines(path: Path, file: Any) -> Iterator[tuple[int, bytes]]:
 def _decode(path: Path, number: int, line: bytes) -> dict[str, Any] | None:
     """The record of a line; None where the last line of the file is cut off."""
     try:
-        record = json.loads(line, parse_float=Decimal)
+        record = _JSON.decode(line.decode())
     except (ValueError, RecursionError):
         if number > 1 and not line.endswith(b"\n") and line.lstrip().startswith(b"{"):
             return None
@@ -148,11 +149,11 @@ def _event(path: Path, number: int, record: dict[str, Any]) -> Event | None:
     kind = record.get("event_type")
     if isinstance(kind, str) and kind in _ORBAX:
         return _orbax(path, number, record, kind)
-    for key, kind in POINTS.items():
-        if record.get(key) is not None:
-            t = _instant(path, number, record[key])
+    for key, value in record.items():
+        if key in POINTS and value is not None:
+            t = _instant(path, number, value)
             label = record.get("custom_badput_event_type") or record.get("elastic_wait_event_type") or ""
-            return Event(t, kind, t, None, str(label)[:60])
+            return Event(t, POINTS[key], t, None, str(label)[:60])
     return None
 
 

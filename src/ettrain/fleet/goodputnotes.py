@@ -34,6 +34,7 @@ def notes_of(log: GoodputLog, cleaned: Cleaned, journals: list[Journal], ledger:
         *_tail(journals, ledger),
         *_long_steps(journals, ledger),
         *_stalls(journals, ledger),
+        *_roll_backs(journals),
         *_ends(journals),
         *_lost_steps(journals),
         *_estimates(journals),
@@ -114,6 +115,15 @@ def _stalls(journals: list[Journal], ledger: Ledger) -> Iterator[str]:
                 f"Step {step.number} took {_s(step.net)} where {_s(journal.usual)} is usual: the excess counts as a stall, as nobody recorded what it was. "
                 f"If it was training, ETT% is {_pct(ledger.effective_ns + excess, ledger)}."
             )
+
+
+def _roll_backs(journals: list[Journal]) -> Iterator[str]:
+    steps = [step for journal in journals for step in journal.rolled_back]
+    if steps:
+        yield (
+            f"Step {steps[0]} came again without a new start ({len(steps)} such return(s) in all): a roll-back inside the process, unsaved but no failure. "
+            "If the program numbers its steps anew in each epoch, record the global step instead."
+        )
 
 
 def _ends(journals: list[Journal]) -> Iterator[str]:

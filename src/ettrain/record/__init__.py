@@ -1,7 +1,8 @@
 """Inside the training process: what is recorded, and how the recorder gets in.
 
     inject/    two files that every Python process below `ett run` executes first: sys, os and time only
-    recorder   stages, steps, the beat page; standard library only
+    stages     the process's life, its open stages, the beat page; standard library only, as is all but hooks/
+    recorder   steps, waits and stalls
     output     where records go
     rank       which rank this is
     stepcount  when an optimizer call is a new step

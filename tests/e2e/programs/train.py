@@ -12,6 +12,7 @@ STARTED = time.monotonic_ns()
 import argparse  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import random  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -45,6 +46,7 @@ def parse():
     parser.add_argument("--save-every", type=int, default=12)
     parser.add_argument("--eval-every", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--stagger-s", type=float, default=0.0, help="each second batch takes so long to load, by turns on the ranks")
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--trap-term", action="store_true")
     return parser.parse_args()
@@ -113,9 +115,10 @@ def main():
             return args.steps * args.batch * WORLD
 
         def __getitem__(self, index):
-            generator = torch.Generator().manual_seed(index)
-            x = torch.randn(64, generator=generator)
-            return x, x.sum(), index
+            if args.stagger_s and (index // args.batch + index // (args.batch * WORLD)) % 2 == 0:
+                time.sleep(args.stagger_s / args.batch)
+            chance = random.Random(index)
+            return [chance.gauss(0, 1) for _ in range(64)], index
 
     class Slow(nn.Module):
         """Takes `--step-s` per training step, like a model with something to compute."""
@@ -161,7 +164,7 @@ def main():
         model.eval()
         with torch.no_grad():
             for begin in range(8):
-                inner(torch.stack([rows[begin][0]]))
+                inner(torch.tensor([rows[begin][0]]))
             time.sleep(0.3)
         model.train()
         diary.write("eval_end")
@@ -179,7 +182,8 @@ def main():
     batches = [range(step * each + RANK * args.batch, step * each + (RANK + 1) * args.batch) for step in range(first, args.steps)]
     # torchrun sends SIGTERM to a rank's whole group; torch's data workers die of it and take the rank with them.
     deaf = (lambda worker: signal.signal(signal.SIGTERM, signal.SIG_IGN)) if args.trap_term and WORLD > 1 else None
-    loader = DataLoader(rows, batch_sampler=batches, num_workers=args.workers, worker_init_fn=deaf)
+    # Rows travel as plain lists: a tensor from a worker costs a round trip to it, which a busy machine makes long.
+    loader = DataLoader(rows, batch_sampler=batches, num_workers=args.workers, worker_init_fn=deaf, collate_fn=list)
     done = first
     batches_left = iter(loader)
     while True:
@@ -187,14 +191,14 @@ def main():
         batch = next(batches_left, None)
         if batch is None:
             break
-        x, y, index = batch
         diary.write("step_begin", step=done)
+        x = torch.tensor([row for row, _ in batch])
         inner.step = done
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x), y)
+        loss = nn.functional.mse_loss(model(x), x.sum(1))
         loss.backward()
         optimizer.step()
-        diary.write("step_end", step=done, ids=index.tolist())
+        diary.write("step_end", step=done, ids=[index for _, index in batch])
         done += 1
         if must_stop():
             if RANK == 0:

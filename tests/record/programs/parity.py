@@ -44,6 +44,11 @@ for epoch in range(2):
     torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, "last.pt")
     opt.load_state_dict(torch.load("last.pt")["opt"])
 
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    torch.autograd.backward(torch.ones((), requires_grad=True), grad_variables=torch.ones(()))
+    dcp.save({"w": torch.ones(1)}, dcp.FileSystemWriter(f"by_position-{os.getpid()}"))
+
 functions = {
     "torch.save": torch.save, "torch.load": torch.load, "torch.serialization.load": torch.serialization.load,
     "torch.autograd.backward": torch.autograd.backward, "torch.autograd.grad": torch.autograd.grad,
@@ -74,6 +79,7 @@ print(json.dumps({
     "optimizer": [attributes, list(opt.state_dict()), type(copy.deepcopy(opt)).__name__, sorted(vars(again)) == sorted(vars(opt)), len(opt._optimizer_step_post_hooks)],
     "module": [sorted(vars(model)), len(nn.modules.module._global_forward_pre_hooks), nn.Module.__call__ is nn.Module._wrapped_call_impl],
     "signals": [str(signal.getsignal(s)).split(" at 0x")[0] for s in sorted(signal.valid_signals())],
+    "warnings": [[w.category.__name__, os.path.basename(w.filename), w.lineno] for w in warned],
     "threads": [t.name for t in threading.enumerate()],
     "argv": sys.argv[1:],
     "modules": sorted(m for m in sys.modules if m.split(".")[0] == "torch"),

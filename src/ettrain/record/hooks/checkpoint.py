@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
 from ettrain.record.hooks.identity import identity_of
-from ettrain.record.hooks.wrap import Args, Details, Kwargs, Parts, argument, nesting, passes, staged
+from ettrain.record.hooks.wrap import Args, Details, Kwargs, Parts, argument, nesting, passes, staged, wraps
 from ettrain.record.recorder import now, recorder
 
 
@@ -75,7 +74,7 @@ def on_dcp_process(module: Any) -> None:
         return
     run = found["_AsyncCheckpointProcess._checkpointing_subprocess"]
 
-    @functools.wraps(run)
+    @wraps(run)
     def _checkpointing_subprocess(*args: Any, **kwargs: Any) -> Any:
         recorder.leave()
         return run(*args, **kwargs)
@@ -92,7 +91,7 @@ def _dcp_target(kwargs: Kwargs, storage: str) -> Any:
 def _whole(run: Any, save: Any) -> Any:
     """A save whose writer may call torch.save on threads of its own."""
 
-    @functools.wraps(run)
+    @wraps(run)
     def dcp_save(*args: Any, **kwargs: Any) -> Any:
         if passes():
             return run(*args, **kwargs)
@@ -109,7 +108,7 @@ def _whole(run: Any, save: Any) -> Any:
 def _async(run: Any) -> Any:
     """An asynchronous save: the call blocks, a background thread or process writes, a future tells when it is durable."""
 
-    @functools.wraps(run)
+    @wraps(run)
     def async_save(*args: Any, **kwargs: Any) -> Any:
         if passes():
             return run(*args, **kwargs)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 from ettrain.events import Record
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
 from ettrain.record.hooks.training import first_forward
-from ettrain.record.hooks.wrap import argument
+from ettrain.record.hooks.wrap import argument, wraps
 from ettrain.record.recorder import recorder
 
 _MEASURED: Final = ("DYNAMO", "LAZY_BACKWARD")
@@ -30,7 +29,7 @@ def on_eval_frame(module: Any) -> None:
         return
     run = found["OptimizedModule.__init__"]
 
-    @functools.wraps(run)
+    @wraps(run)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method it wraps
         first_forward.stop()
         run(self, *args, **kwargs)
@@ -128,7 +127,7 @@ def on_dynamo_utils(module: Any) -> None:
         return
     run = found["record_compilation_metrics"]
 
-    @functools.wraps(run)
+    @wraps(run)
     def record_compilation_metrics(*args: Any, **kwargs: Any) -> Any:
         try:
             compilation.measured(argument(args, kwargs, 2, "metrics"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from _thread import get_ident
 from typing import Any, Final
 
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
 from ettrain.record.hooks.evaluation import evaluation
-from ettrain.record.hooks.wrap import nesting
+from ettrain.record.hooks.wrap import nesting, wraps
 from ettrain.record.recorder import now, recorder
 
 MAX_UNDECIDED: Final = 16
@@ -121,7 +120,7 @@ def on_stateful_dataloader(module: Any) -> None:
 def _hook_iter(cls: Any) -> None:
     run = cls.__iter__
 
-    @functools.wraps(run)
+    @wraps(run)
     def __iter__(self: Any) -> Any:  # noqa: N807 - the method it wraps
         if recorder.off or get_ident() != recorder.main:
             return run(self)
@@ -139,7 +138,7 @@ def _hook_iter(cls: Any) -> None:
 def _hook_next(cls: Any) -> None:
     run = cls.__next__
 
-    @functools.wraps(run)
+    @wraps(run)
     def __next__(self: Any) -> Any:  # noqa: N807 - the method it wraps
         if nesting.depth:
             return run(self)

@@ -5,12 +5,12 @@ Frozen layers and teacher models are put in evaluation mode too; the next backwa
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any, Final
 
 from ettrain.events import B_EVAL_T, B_STEP_T
 from ettrain.record.guard import guard
+from ettrain.record.hooks.wrap import wraps
 from ettrain.record.recorder import now, recorder
 
 MAX_MODULES: Final = 256
@@ -86,7 +86,7 @@ def on_module(module: Any) -> None:
     set_mode = module.Module.train
     busy = False
 
-    @functools.wraps(set_mode)
+    @wraps(set_mode)
     def train(self: Any, mode: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
         nonlocal busy
         if busy or recorder.off:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from typing import Any
@@ -13,6 +12,7 @@ from ettrain.events import SCHEMA, Record
 from ettrain.journal import JournalWriter
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
+from ettrain.record.hooks.wrap import wraps
 from ettrain.record.rank import attempt_folder
 from ettrain.record.recorder import recorder
 
@@ -24,7 +24,7 @@ def on_elastic(module: Any) -> None:
         return
     run = found["PContext.wait"]
 
-    @functools.wraps(run)
+    @wraps(run)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder.leave()  # who waits for workers is no rank
         result = run(self, *args, **kwargs)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
-from ettrain.record.hooks.wrap import Args, Kwargs, argument, staged, wrap_init
+from ettrain.record.hooks.wrap import Args, Kwargs, argument, staged, wrap_init, wraps
 from ettrain.record.rank import rank_of_environment
 from ettrain.record.recorder import now, recorder
 
@@ -61,7 +60,7 @@ def on_cuda(module: Any) -> None:
     run = found["_lazy_init"]
     done = False
 
-    @functools.wraps(run)
+    @wraps(run)
     def _lazy_init() -> Any:
         nonlocal done
         if done or recorder.off or module.is_initialized():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import weakref
@@ -11,6 +10,7 @@ from typing import Any, Final
 from ettrain.record.guard import guard
 from ettrain.record.hooks.data import loops
 from ettrain.record.hooks.evaluation import evaluation
+from ettrain.record.hooks.wrap import wraps
 from ettrain.record.rank import is_child, rank_of_environment
 from ettrain.record.recorder import now, recorder
 
@@ -105,7 +105,7 @@ def on_autograd(module: Any) -> None:
     run_backward, run_grad = module.backward, module.grad
     inside = False
 
-    @functools.wraps(run_backward)
+    @wraps(run_backward)
     def backward(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside
         if inside:  # a backward within a backward, as reentrant activation checkpoints make them
@@ -125,7 +125,7 @@ def on_autograd(module: Any) -> None:
             guard.fault("backward", error)
         return result
 
-    @functools.wraps(run_grad)
+    @wraps(run_grad)
     def grad(*args: Any, **kwargs: Any) -> Any:
         recorder.rule.activity += 1
         return run_grad(*args, **kwargs)
@@ -148,7 +148,7 @@ def on_grad_scaler(module: Any) -> None:
     """A scaled step that found infinities and was skipped is no step; it is counted apart."""
     run_step = module.GradScaler.step
 
-    @functools.wraps(run_step)
+    @wraps(run_step)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = recorder.rule.calls
         result = run_step(self, *args, **kwargs)
@@ -167,7 +167,7 @@ def on_transformers(module: Any) -> None:
     handler = module.CallbackHandler
     run = handler.on_step_end
 
-    @functools.wraps(run)
+    @wraps(run)
     def on_step_end(self: Any, args: Any, state: Any, control: Any, *rest: Any, **kwargs: Any) -> Any:
         try:
             recorder.framework_step(int(state.global_step))

@@ -7,11 +7,12 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ettrain.record.guard import guard
 from ettrain.record.recorder import recorder
 
+F = TypeVar("F", bound=Any)
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Details = Callable[[Args, Kwargs], dict[str, Any]]
@@ -38,6 +39,22 @@ def _in_child() -> None:
 
 
 recorder.at_fork.append(_in_child)
+
+
+def wraps(function: Any) -> Callable[[F], F]:
+    """`functools.wraps` for a function that stands in for one of torch's.
+
+    A warning is blamed on the caller of the function that warns. Python passes over frames of the import machinery when it looks
+    for that line, and knows them by these words in their file's name: so it passes over the wrapper as well.
+    """
+
+    def decorate(wrapper: F) -> F:
+        code = wrapper.__code__
+        wrapper.__code__ = code.replace(co_filename=f"{code.co_filename} (as importlib._bootstrap)")
+        functools.update_wrapper(wrapper, function)
+        return wrapper
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,7 @@ def staged(
     """`function` as a stage. `before` and `after` add attributes to its span; `promote` is called first."""
     stage = _Stage(name, before, after, promote)
 
-    @functools.wraps(function)
+    @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if passes():
             return function(*args, **kwargs)
