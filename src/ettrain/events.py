@@ -9,7 +9,7 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     span    name, end, by ("found" or "user"), lane (0 = main thread), part (finer label), and free attributes
     name    code, name: a name the beat page refers to by number
     mark    name: an instant (first_forward, first_backward, first_step, ...)
-    prog    step, wait, batches, ...: cumulative progress; `wait` is ns spent in waits too short for a span of their own
+    prog    step, wait, limit: cumulative progress; `wait` is ns spent in waits too short for a span, `limit` what a step may take
     recount the steps counted so far were none: a better source of the count has turned up
     slow    end, typical: one step took [t, end] although it typically takes `typical` ns
     said    step, local: the program says that its own step count is `step` after `local` counted steps

@@ -245,7 +245,7 @@ def test_progress_is_written_at_powers_of_two_and_then_ever_more_rarely(job, rec
     assert steps[:5] == [1, 2, 4, 8, 16]
     assert {1 << n for n in range(15)} <= set(steps)
     assert len(steps) < 1000
-    assert (20_000 - steps[-1]) * 50 * MS <= max(S, tick.t >> 9)
+    assert (20_000 - steps[-1]) * 50 * MS <= max(S, tick.t >> 7)
 
 
 def test_the_exit_is_written_although_something_before_it_fails(job, recorder, capsys):

@@ -170,7 +170,7 @@ def _steps(journal: Journal, wanted: set[int | None], *, dense: bool) -> None:
                 wait += journal.waits[waits].end - journal.waits[waits].start
                 waits += 1
             journal.records.append({"k": "prog", "t": step.end, "step": local, "wait": wait, "limit": limit})
-            due = step.end + max(_SECOND, (step.end - journal.run.start) >> 9)
+            due = step.end + max(_SECOND, (step.end - journal.run.start) >> 7)
             while power <= local:
                 power *= 2
 

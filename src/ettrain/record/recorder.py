@@ -11,7 +11,7 @@ from typing import Final
 
 from ettrain import clock
 from ettrain import events as e
-from ettrain.events import B_ACTIVE_T, B_BACKWARDS, B_OPTIMIZER_CALLS, B_STEP, B_STEP_T, B_WAIT, Record
+from ettrain.events import B_ACTIVE_T, B_BACKWARDS, B_OPTIMIZER_CALLS, B_STEP, B_STEP_T, B_WAIT
 from ettrain.record.guard import guard
 from ettrain.record.stages import StageRecorder
 from ettrain.record.stepcount import StepRule
@@ -154,11 +154,10 @@ class Recorder(StageRecorder):
         self._window = (t, steps, self.lost_ns)
         while self._pow2 <= steps:
             self._pow2 *= 2
-        self._due = t + max(MIN_INTERVAL_NS, (t - self._age0) >> 9)
+        self._due = t + max(MIN_INTERVAL_NS, (t - self._age0) >> 7)
         beat[e.B_BATCHES], beat[B_WAIT], beat[B_OPTIMIZER_CALLS] = rule.batches, self.wait_ns, rule.calls
-        record: Record = {"k": "prog", "t": t, "step": steps, "wait": self.wait_ns, "batches": rule.batches, "calls": rule.calls}
-        record.update({"backwards": self.backwards, "skipped": self.skipped, "limit": 0 if self._limit == _NEVER else self._limit})
-        self.emit(record)
+        limit = 0 if self._limit == _NEVER else self._limit
+        self.emit({"k": "prog", "t": t, "step": steps, "wait": self.wait_ns, "limit": limit})
         if t > self._clock_due:
             self._clock_due = t + CLOCK_INTERVAL_NS
             self._wall_clock()
@@ -187,7 +186,9 @@ class Recorder(StageRecorder):
                 call()
             except Exception as error:  # noqa: BLE001 - the guard's rule
                 guard.fault("end of the process", error)
-        self.emit({"k": "exit", "t": now(), "step": self.steps})
+        rule = self.rule
+        counts = {"batches": rule.batches, "calls": rule.calls, "backwards": self.backwards, "skipped": self.skipped}
+        self.emit({"k": "exit", "t": now(), "step": self.steps, **counts})
 
     def _last_progress(self) -> None:
         if self.steps:

@@ -337,5 +337,5 @@ class FakeRank:
         self._window = (t, self.counted, self._lost)
         while self._pow2 <= self.counted:
             self._pow2 *= 2
-        self._due = t + max(_SECOND, (t - self._age0) >> 9)
+        self._due = t + max(_SECOND, (t - self._age0) >> 7)
         self.write({"k": "prog", "step": self.counted, "wait": self._wait, "limit": self._limit}, t)
