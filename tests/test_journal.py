@@ -175,3 +175,17 @@ def test_what_is_no_beat_page_is_none(content, tmp_path):
 def test_a_beat_page_is_allocated_before_it_is_mapped(tmp_path):
     open_beat(tmp_path / "b", 1)
     assert os.stat(tmp_path / "b").st_blocks * 512 >= 8 * e.BEAT_SLOTS
+
+
+def test_a_write_that_a_full_disk_cut_short_costs_no_other_line(tmp_path, monkeypatch):
+    writer = JournalWriter(tmp_path / "j.jsonl")
+    writer.write({"k": "head", "schema": 1, "t": 1})
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:5]))
+    with pytest.raises(OSError, match="No space"):
+        writer.write({"k": "prog", "t": 2, "step": 1})
+    monkeypatch.undo()
+    writer.write({"k": "prog", "t": 3, "step": 2})
+    tail = JournalTail(tmp_path / "j.jsonl")
+    assert [record["t"] for record in tail.read_new()] == [1, 3]
+    assert tail.bad_lines == 1

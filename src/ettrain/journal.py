@@ -6,6 +6,7 @@ drops and counts. A reader remembers how far it came, so that asking again costs
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -18,22 +19,31 @@ _CHUNK = 1 << 22
 class JournalWriter:
     """Appends records to one file. Raises OSError where the file system does; what to do then is the caller's business."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_torn", "path")
 
     def __init__(self, path: str | os.PathLike[str], *, exclusive: bool = False) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0)
         self.path = os.fspath(path)
         self._fd = os.open(self.path, flags, 0o644)
+        self._torn = False
 
     def write(self, record: Record) -> None:
         """Append one record; durable against SIGKILL of this process when it returns."""
-        os.write(self._fd, encode(record))
+        self._append(encode(record))
 
     def write_all(self, records: list[Record]) -> None:
         """Append several records, in one write per full pipe-sized chunk."""
         lines = [encode(record) for record in records]
         for begin in range(0, len(lines), 256):
-            os.write(self._fd, b"".join(lines[begin : begin + 256]))
+            self._append(b"".join(lines[begin : begin + 256]))
+
+    def _append(self, data: bytes) -> None:
+        """One write. What a full disk cut short is closed by a newline before the next, so that it costs no other line."""
+        data = b"\n" + data if self._torn else data
+        written = os.write(self._fd, data)
+        self._torn = written < len(data)
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     def close(self) -> None:
         """Close the file; writing afterwards raises OSError."""

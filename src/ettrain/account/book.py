@@ -62,7 +62,8 @@ class Book:
             if leaf != EFFECTIVE:
                 self.leaf(leaf_path(leaf, restart=restart)).device_ns += total * tiles.devices
                 continue
-            lost = sum(self._trained_within(tiles, low, high) for low, high in self._lost)
+            begin, end = bisect_right(self._lost, tiles.starts[0], key=itemgetter(1)), bisect_left(self._lost, tiles.end, key=itemgetter(0))
+            lost = sum(self._trained_within(tiles, low, high) for low, high in self._lost[begin:end])
             self.effective_device_ns += (total - lost) * tiles.devices
             if lost:
                 self.leaf(UNSAVED).device_ns += lost * tiles.devices
@@ -86,8 +87,9 @@ class Book:
 
     def between(self, start: int, end: int) -> Iterator[PathSlice]:
         """The job's life within [start, end)."""
-        index = max(0, bisect_right(self.slices, start, key=itemgetter(0)) - 1)
-        for low, high, path in self.slices[index:]:
+        first = max(0, bisect_right(self.slices, start, key=itemgetter(0)) - 1)
+        for index in range(first, len(self.slices)):
+            low, high, path = self.slices[index]
             if low >= end:
                 return
             if high > start:
