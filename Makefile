@@ -27,7 +27,7 @@ check: $(READY) ## lint, types, layers
 
 test: $(READY) ## the default suite, with the checks; under 15 minutes on two cores
 	$(MAKE) check
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow and not gpu" $(PYTESTFLAGS)
 
 e2e: $(READY) ## the long end-to-end tests
 	$(BIN)/pytest -m "slow and not gpu" --timeout=1800
