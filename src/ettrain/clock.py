@@ -30,11 +30,14 @@ def boot_id() -> str:
 
 
 def process_start_ns(pid: int) -> int | None:
-    """Monotonic instant at which process `pid` was created, in ns to within 10 ms; None where /proc does not tell."""
+    """Monotonic instant at which process `pid` was created, in ns to within 10 ms; None if it has ended (a zombie has) or /proc does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            ticks = int(file.read().rsplit(b")", 1)[1].split()[19])
+            fields = file.read().rsplit(b")", 1)[1].split()
+        ticks = int(fields[19])
     except (OSError, ValueError, IndexError):
+        return None
+    if fields[0] in (b"Z", b"X"):
         return None
     since_boot_ns = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()

@@ -121,7 +121,9 @@ def test_a_failed_first_start(tmp_path, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.xfail(reason="the agent's word on unrecorded ranks is not used yet"))])
+@pytest.mark.parametrize(
+    "world", [1, pytest.param(2, marks=pytest.mark.xfail(reason="the agent's word on unrecorded ranks is not used yet"))]
+)
 def test_a_first_start_that_fails_before_torch_is_imported(tmp_path, world):
     job = Job(tmp_path / "job", world=world)
     done = job.run("--fault", "start:exit=3:0", ett=["--restarts", 1])
@@ -130,7 +132,9 @@ def test_a_first_start_that_fails_before_torch_is_imported(tmp_path, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.xfail(reason="short waits of ranks that wait by turns are not added up"))])
+@pytest.mark.parametrize(
+    "world", [1, pytest.param(2, marks=pytest.mark.xfail(reason="short waits of ranks that wait by turns are not added up"))]
+)
 def test_waiting_for_data_by_turns(tmp_path, world):
     job = Job(tmp_path / "job", world=world)
     done = job.run("--workers", "0", "--stagger-s", "0.06")

@@ -156,11 +156,19 @@ class Recorder(StageRecorder):
             self._pow2 *= 2
         self._due = t + max(MIN_INTERVAL_NS, (t - self._age0) >> 7)
         beat[e.B_BATCHES], beat[B_WAIT], beat[B_OPTIMIZER_CALLS] = rule.batches, self.wait_ns, rule.calls
-        limit = 0 if self._limit == _NEVER else self._limit
-        self.emit({"k": "prog", "t": t, "step": steps, "wait": self.wait_ns, "limit": limit})
+        self._emit_progress(t)
         if t > self._clock_due:
             self._clock_due = t + CLOCK_INTERVAL_NS
             self._wall_clock()
+
+    def about_to_save(self) -> None:
+        """A checkpoint is about to be taken: what was waited for before it must not be counted after it."""
+        if self.steps:
+            self._emit_progress(self.beat[B_STEP_T])
+
+    def _emit_progress(self, t: int) -> None:
+        limit = 0 if self._limit == _NEVER else self._limit
+        self.emit({"k": "prog", "t": t, "step": self.steps, "wait": self.wait_ns, "limit": limit})
 
     def waited(self, begin: int, end: int) -> None:
         """The main thread waited for data: a span of its own if long, else added to the short waits."""

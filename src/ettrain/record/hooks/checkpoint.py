@@ -15,6 +15,7 @@ def _saved(position: int, name: str, via: str) -> tuple[Details, Details]:
     """What is known before and after a save whose target is that argument."""
 
     def before(args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        recorder.about_to_save()
         return {"step": recorder.steps, "save": recorder.next_save(), "part": via}
 
     def after(args: Args, kwargs: Kwargs) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def on_dcp_save(module: Any) -> None:
     """torch.distributed.checkpoint.save and async_save."""
 
     def before(args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        recorder.about_to_save()
         return {"step": recorder.steps, "save": recorder.next_save(), "part": "dcp.save"}
 
     def after(args: Args, kwargs: Kwargs) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _thread import get_ident
 from typing import Any, Final
 
+from ettrain.events import B_ACTIVE_T
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
 from ettrain.record.hooks.evaluation import evaluation
@@ -47,6 +48,7 @@ class Loops:
     def delivered(self, loop: Loop, begin: int) -> None:
         """A loop delivered a batch after waiting since `begin`."""
         end = now()
+        recorder.beat[B_ACTIVE_T] = end
         rule = recorder.rule
         rule.batches += 1
         rule.activity += 1
