@@ -98,3 +98,14 @@ def test_a_bad_word_is_a_usage_error_and_no_trace():
     output = subprocess.run([sys.executable, "-c", "from ettrain.cli import main; raise SystemExit(main(['nonsense']))"], capture_output=True, text=True, check=False)
     assert output.returncode == 2
     assert "Traceback" not in output.stderr
+
+
+def test_the_wheel_takes_along_what_is_no_package():
+    import tomllib
+
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["ettrain"]
+    package = ROOT / "src/ettrain"
+    taken = {path for pattern in patterns for path in package.glob(pattern)}
+    packages = {path.parent for path in package.rglob("__init__.py")}
+    loose = {path for path in package.rglob("*") if path.is_file() and (path.suffix != ".py" or path.parent not in packages)}
+    assert {path for path in loose - taken if "__pycache__" not in path.parts} == set()
