@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from conftest import HOME
+from launching import HOME
 
 from ettrain.record import hooks
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from conftest import PROGRAMS
+from launching import PROGRAMS
 
 
 def end(job, mode, code):

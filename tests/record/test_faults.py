@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import PROGRAMS, Job
+from launching import PROGRAMS, Job
 
 from ettrain import clock
 from ettrain.record.recorder import Recorder

@@ -9,7 +9,7 @@ import zipfile
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from conftest import Job, read_lines
+from launching import Job, read_lines
 
 from ettrain.record import hooks
 from ettrain.record.guard import Guard, guard

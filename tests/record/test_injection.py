@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import HOME, INJECT
+from launching import HOME, INJECT
 
 REPORT = (
     "import json, sys; print(json.dumps({'boot': '_ettrain_boot' in sys.modules, 'path': sys.path, 'modules': sorted(sys.modules), "

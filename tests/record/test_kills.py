@@ -1,7 +1,7 @@
 """SIGKILL at any instant: every journal can be read, and the last finished step is known exactly."""
 
 import pytest
-from conftest import Job
+from launching import Job
 
 from ettrain.journal import JournalTail
 

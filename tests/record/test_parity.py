@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import PROGRAMS
+from launching import PROGRAMS
 
 
 def bare(program, cwd, **more):

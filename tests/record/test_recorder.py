@@ -1,7 +1,7 @@
 """The recorder by itself, on a clock that is set by hand: stages, waits, stalls, sources, what the beat page holds."""
 
 import pytest
-from conftest import Job
+from launching import Job
 
 from ettrain import events as e
 from ettrain.record import recorder as recorder_module

@@ -1,7 +1,7 @@
 """From what a resumed program loads, the ledger knows where it went on: every way to save and load, as two attempts of a job."""
 
 import pytest
-from conftest import Job, free_port, read_lines
+from launching import Job, free_port, read_lines
 
 SCENARIOS = {
     "overwrite": 40,

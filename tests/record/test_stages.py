@@ -1,7 +1,7 @@
 """Stages that are found in an unchanged program, stages that must not be found, and the program's own."""
 
 import pytest
-from conftest import Job, free_port
+from launching import Job, free_port
 
 MS = 1_000_000
 
