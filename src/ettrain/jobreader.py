@@ -306,13 +306,17 @@ def _keep_apart(attempts: list[AttemptHistory]) -> None:
             before.end = max(before.start, after.start)
 
 
+def _comes_again(rank: RankHistory, wave: list[RankHistory]) -> bool:
+    """Whether a process runs where others have trained or died before it."""
+    over = all(other.end <= rank.start + _START_TOLERANCE_NS and not other.alive for other in wave)
+    return over and any(rank.rank < 0 or other.rank in (rank.rank, -1) for other in wave) and any(other.steps or other.died for other in wave)
+
+
 def _in_sequence(attempt: AttemptHistory, ranks: list[RankHistory]) -> list[AttemptHistory]:
     """A script that trains twice, or starts its program again by itself: ranks that come again after all have ended are attempts too."""
     waves: list[list[RankHistory]] = [[]]
     for rank in sorted(ranks, key=lambda rank: (rank.start, rank.pid)):
-        over = all(other.end <= rank.start + _START_TOLERANCE_NS and not other.alive for other in waves[-1])
-        again = rank.rank < 0 or any(other.rank in (rank.rank, -1) for other in waves[-1])
-        if over and again and any(other.steps or other.died for other in waves[-1]):
+        if _comes_again(rank, waves[-1]):
             waves.append([])
         waves[-1].append(rank)
     parts: list[AttemptHistory] = []

@@ -51,6 +51,7 @@ class Real:
             self.step(seconds)
 
     def save(self, seconds: float) -> None:
+        self.recorder.about_to_save()
         number = self.recorder.next_save()
         step = self.recorder.steps
         self.enter("checkpoint_save")

@@ -192,10 +192,11 @@ class RankBuilder:
 
     def _progs(self, records: list[Record]) -> bool:
         """Take a run of progress records at once (most of a journal is such runs); False if they must be looked at one by one."""
-        ts: list[Any] = [record.get("t") for record in records]
-        steps: list[Any] = [record.get("step") for record in records]
-        waits: list[Any] = [record.get("wait", 0) for record in records]
-        limits: list[Any] = [record.get("limit", 0) for record in records]
+        try:
+            columns = list(zip(*map(itemgetter("t", "step", "wait", "limit"), records), strict=True))
+        except KeyError:
+            return False
+        ts, steps, waits, limits = columns
         if set(map(type, chain(ts, steps, waits, limits))) != {int}:
             return False
         history = self._history

@@ -251,6 +251,8 @@ class FakeRank:
             more.update(part="dcp.async_save", pending=True)
         if fails:
             more["err"] = "OSError"
+        if self.counted:
+            self._write_progress(self._last)
         self.enter("checkpoint_save")
         self.pause(seconds)
         self.leave(**more)
@@ -338,4 +340,7 @@ class FakeRank:
         while self._pow2 <= self.counted:
             self._pow2 *= 2
         self._due = t + max(_SECOND, (t - self._age0) >> 7)
+        self._write_progress(t)
+
+    def _write_progress(self, t: int) -> None:
         self.write({"k": "prog", "step": self.counted, "wait": self._wait, "limit": self._limit}, t)
