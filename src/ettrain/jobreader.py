@@ -170,6 +170,9 @@ class JobReader:
             elif attempt.end is None and not (running and index + 1 == len(attempts)):
                 self._close_lost(attempt, launch, processes.get(attempt.name, []))
         gone = self._gone(attempts)
+        for attempt in attempts:
+            told = [t for record, t in self._files.agents_of(attempt.name) if record["k"] == "gone" and _code(record)]
+            attempt.failed_t = min(told, default=None)
         parts: list[AttemptHistory] = []
         for index, attempt in enumerate(attempts):
             live = running and index + 1 == len(attempts) and attempt.end is None

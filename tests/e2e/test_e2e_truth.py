@@ -121,9 +121,7 @@ def test_a_failed_first_start(tmp_path, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "world", [1, pytest.param(2, marks=pytest.mark.xfail(reason="the agent's word on unrecorded ranks is not used yet"))]
-)
+@pytest.mark.parametrize("world", [1, 2])
 def test_a_first_start_that_fails_before_torch_is_imported(tmp_path, world):
     job = Job(tmp_path / "job", world=world)
     done = job.run("--fault", "start:exit=3:0", ett=["--restarts", 1])

@@ -56,7 +56,8 @@ def _frame(job: JobHistory, number: int) -> Frame:
     last = following is None
     running = attempt.end is None and last and job.running
     end = max(job.now if running else _end_of(attempt), attempt.start)
-    up = min([min(max(rank.start, attempt.start), end) for rank in attempt.ranks], default=end)
+    nobody_up = end if attempt.failed_t is None else min(max(attempt.failed_t, attempt.start), end)
+    up = min([min(max(rank.start, attempt.start), end) for rank in attempt.ranks], default=nobody_up)
     done = attempt.code == 0 and not attempt.ended_by and not attempt.sent
     done = done and not running
     interrupted = not running and not (done and (following is None or following.continues))
@@ -92,6 +93,8 @@ def _stop(attempt: AttemptHistory, end: int, *, running: bool) -> tuple[int, Ran
     """(instant, rank that stopped first, whether by silence) for an attempt that did not simply finish."""
     stops = [(t, rank) for rank in attempt.ranks if (t := _rank_stop(rank, attempt, running=running)) is not None and t <= end]
     stopped, culprit = min(stops, key=lambda stop: (stop[0], not _told_why(stop[1]), stop[1].rank), default=(end, None))
+    if attempt.failed_t is not None and attempt.failed_t < stopped:
+        stopped, culprit = attempt.failed_t, None
     silent = _silent_since(attempt, stopped)
     if silent is not None:
         return silent, culprit or _quietest(attempt), True

@@ -162,6 +162,8 @@ class AttemptHistory:
     """Processes the kernel killed for memory while it ran."""
     lost: bool = False
     """The supervisor vanished before the attempt ended: `end` is the last sign of life."""
+    failed_t: int | None = None
+    """When the launcher's agent saw a rank end badly, with or without a journal of its own."""
     continues: bool = False
     """It goes on where the one before came to its good end: a script that trains twice, not a restart."""
     text: str = ""
