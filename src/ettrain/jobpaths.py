@@ -19,6 +19,7 @@ class JobPaths:
     attempts/<NNN>/rank-<RRRRR>.jsonl       one journal per rank's process (-p<pid> where the rank is not known or taken)
     attempts/<NNN>/rank-<RRRRR>.beat        its beat page
     attempts/<NNN>/agent-p<pid>.jsonl       what torchrun's agent saw
+    learned/<what>.json                     what one attempt learned for the next: batch shapes, dynamic dimensions
     """
 
     root: Path
@@ -47,6 +48,10 @@ class JobPaths:
     def attempts(self) -> Path:
         """Folder of the attempts' folders."""
         return self.root / "attempts"
+
+    def learned(self, what: str) -> Path:
+        """What earlier attempts learned for the next one, e.g. `batch`; each is replaced as a whole."""
+        return self.root / "learned" / f"{what}.json"
 
     def attempt(self, name: str) -> Path:
         """Folder of one attempt."""

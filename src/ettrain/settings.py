@@ -13,7 +13,9 @@ ENV_JOB_DIR: Final = "ETT_JOB_DIR"
 ENV_ATTEMPT: Final = "ETT_ATTEMPT"
 ENV_SUPERVISOR: Final = "ETT_SUPERVISOR_PID"
 ENV_HOME: Final = "ETT_HOME"
-"""How the wings meet: set by the supervisor for every process below it, read by the recorder. ETT_HOME is the package's folder."""
+ENV_BOOST: Final = "ETT_BOOST"
+"""How the wings meet: set by the supervisor for every process below it, read by the recorder. ETT_HOME is the package's folder;
+ETT_BOOST is there where `ett run` was asked to improve something inside the program (`boost.entry`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 from ettrain import events as e
 from ettrain.account.history import (
     NO_LIMIT,
+    Compile,
     IdentityKey,
     Label,
     Load,
@@ -118,6 +119,7 @@ class RankBuilder:
         history = replace(
             self._history,
             spans=list(self._history.spans),
+            compiles=list(self._history.compiles),
             progress=list(self._history.progress),
             said=list(self._history.said),
             saves=[self._finished_save(save) for save in self._saves],
@@ -171,7 +173,9 @@ class RankBuilder:
             history.background.append(span)
         if main and end > self._last_t:
             self._last_t = end
-        if stage == "checkpoint_save" and "save" in record:
+        if stage == "compile":
+            history.compiles.append(_compile_of(record, span))
+        elif stage == "checkpoint_save" and "save" in record:
             self._saves.append({**record, "t": start, "end": end, "step": _natural(record.get("step"))})
         elif stage == "checkpoint_load" and main:
             identity = identity_keys(record.get("id"))
@@ -321,6 +325,11 @@ class RankBuilder:
             identity=identity_keys(identity),
             blocking_ns=0 if save.get("lane") else save["end"] - save["t"],
         )
+
+
+def _compile_of(record: Record, span: Span) -> Compile:
+    where, reason = str(record.get("where") or ""), str(record.get("reason") or "")
+    return Compile(span.start, span.end, span.label.part, where, reason, _natural(record.get("hits")), _natural(record.get("misses")))
 
 
 def _natural(value: Any) -> int:

@@ -46,6 +46,22 @@ class Slow(NamedTuple):
     typical_ns: int
 
 
+class Compile(NamedTuple):
+    """One compilation, forward or lazy backward, as far as torch told of it."""
+
+    start: int
+    end: int
+    function: str
+    where: str
+    """`file:line` of the function."""
+    reason: str
+    """Why it was compiled again, in torch's words; '' = the first time."""
+    hits: int
+    """Of its graphs, those that torch's caches held."""
+    misses: int
+    """Those that had to be compiled; both 0 = not told."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One checkpoint written by one rank."""
@@ -113,6 +129,7 @@ class RankHistory:
     spans: list[Span] = field(default_factory=list)
     background: list[Span] = field(default_factory=list)
     """Spans beside the main thread: shown, never billed."""
+    compiles: list[Compile] = field(default_factory=list)
     marks: dict[str, int] = field(default_factory=dict)
     progress: list[Progress] = field(default_factory=list)
     """In order of time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 
 from ettrain.account.ledger import account, number_of
@@ -68,7 +69,13 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         submitted_ns=int(submitted * 1e9) or None,
         labels=_labels(arguments.label),
         explain_startup=arguments.explain_startup,
+        environment=partial(_environment, arguments),
     )
+
+
+def _environment(arguments: argparse.Namespace) -> dict[str, str]:
+    """What the parts that were asked for need in the environment of the next attempt."""
+    return {}
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

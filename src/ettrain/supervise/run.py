@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -53,6 +54,8 @@ class Plan:
     submitted_ns: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     explain_startup: bool = False
+    environment: Callable[[], Mapping[str, str]] = dict
+    """Asked before each attempt for what the command's environment gets on top: an attempt may learn from the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ class Supervisor:
         environment["ETT_DEVICES_PER_RANK"] = str(self.plan.devices_per_rank)
         if self.plan.explain_startup:
             environment["ETT_EXPLAIN_STARTUP"] = "1"
+        environment.update(self.plan.environment())
         return environment
 
     def _follow(self, child: int, watch: Watch) -> tuple[int, bool]:

@@ -90,6 +90,9 @@ class Compilation:
             done["part"] = part
         if metrics.get("recompile_reason"):
             done["reason"] = str(metrics["recompile_reason"])[:1000]
+        for key, name in (("hits", "inductor_fx_local_cache_hit_count"), ("misses", "inductor_fx_local_cache_miss_count")):
+            if metrics.get(name):
+                done[key] = int(metrics[name])
         self.flush()
 
     def flush(self) -> None:
