@@ -17,6 +17,10 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     exc     an exception left the program: type, message, trace
     exit    the interpreter began to end in good order
     fault   a fault of the recorder's own: where, error, count
+    group   a process group this rank is a member of: name, size, ranks ('0-7,16'), same (equal for equal ranks), backend, desc
+    comm    collectives of one kind until the first step: op, group (name), size, n (calls), wire (operations on the wire), bytes, ns (time of
+            the host in them), max (longest), async (calls that did not wait), late (after the first forward), end; where from: via (function
+            of torch), site (file:line outside torch), user (file:line of the program), api (function of a package); more (places not told)
   written by the supervisor or the launcher's agent:
     job     command, settings, labels
     begin   attempt (name of its folder), launch, pid

@@ -11,6 +11,8 @@ from typing import Any
 from ettrain import events as e
 from ettrain.account.history import (
     NO_LIMIT,
+    Comm,
+    CommGroup,
     Compile,
     IdentityKey,
     Label,
@@ -88,6 +90,8 @@ class RankBuilder:
             "exc": self._exc,
             "exit": self._exit,
             "fault": self._fault,
+            "group": self._group,
+            "comm": self._comm,
         }
         self._last_t = t + offset
 
@@ -281,6 +285,16 @@ class RankBuilder:
         history = self._history
         history.faults = max(history.faults, _natural(record.get("count", 1)))
         history.fault_texts.append(f"{record.get('where', '?')}: {record.get('error', '?')}")
+
+    def _group(self, record: Record) -> None:
+        words = [str(record.get(key) or "") for key in ("ranks", "same", "backend", "desc")]
+        self._history.groups.append(CommGroup(self._time(record), str(record["name"]), _natural(record["size"]), *words))
+
+    def _comm(self, record: Record) -> None:
+        size, n, wire, moved, ns, longest, asyncs = (_natural(record.get(key)) for key in ("size", "n", "wire", "bytes", "ns", "max", "async"))
+        late, (via, site, user, api) = bool(record.get("late")), (str(record.get(key) or "") for key in ("via", "site", "user", "api"))
+        start, end, op, group = self._time(record), self._time(record, "end"), str(record["op"]), str(record["group"])
+        self._history.comms.append(Comm(start, end, op, group, size, n, wire, moved, ns, longest, asyncs, late, via, site, user, api))
 
     def _time(self, record: Record, key: str = "t") -> int:
         return _instant(record, key) + self.offset

@@ -62,6 +62,53 @@ class Compile(NamedTuple):
     """Those that had to be compiled; both 0 = not told."""
 
 
+class CommGroup(NamedTuple):
+    """A process group that a rank is a member of."""
+
+    t: int
+    """When it was first used, or made."""
+    name: str
+    """torch's name of it; the same on all its members."""
+    size: int
+    ranks: str
+    """E.g. '0-7,16'; ends in '…' where it is cut."""
+    same: str
+    """Equal for groups of the same ranks."""
+    backend: str
+    desc: str
+
+
+class Comm(NamedTuple):
+    """Collectives of one kind that a rank issued before its first step, from one place."""
+
+    start: int
+    end: int
+    op: str
+    """Name of torch's function."""
+    group: str
+    """Name of the group; '' for one that the rank is no member of."""
+    size: int
+    n: int
+    wire: int
+    """Operations on the wire; an object collective has several."""
+    bytes: int
+    ns: int
+    """Time for which the host was in the calls, waiting for others included."""
+    longest_ns: int
+    asyncs: int
+    """Calls that returned before the traffic was done: only the time of issuing them is in `ns`."""
+    late: bool
+    """After the first forward pass: traffic of the first iteration, not of the set-up."""
+    via: str
+    """Function of torch through which they came, '' where the operation was called itself."""
+    site: str
+    """`file:line` of the innermost code outside torch."""
+    user: str
+    """`file:line` of the program itself; '' = it is `site`, or not known."""
+    api: str
+    """Function of an installed package that the program called, '' where it called torch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One checkpoint written by one rank."""
@@ -130,6 +177,9 @@ class RankHistory:
     background: list[Span] = field(default_factory=list)
     """Spans beside the main thread: shown, never billed."""
     compiles: list[Compile] = field(default_factory=list)
+    groups: list[CommGroup] = field(default_factory=list)
+    comms: list[Comm] = field(default_factory=list)
+    """Collectives until the first step; written at the first step or at the end, so a killed start has none."""
     marks: dict[str, int] = field(default_factory=dict)
     progress: list[Progress] = field(default_factory=list)
     """In order of time."""

@@ -32,6 +32,8 @@ _HOME: Final[dict[str, str]] = {
     "on_dcp_process": "checkpoint",
     "on_safetensors": "checkpoint",
     "on_c10d": "parallel",
+    "on_distributed_utils": "collectives",
+    "on_functional": "collectives",
     "on_ddp": "parallel",
     "on_fully_shard": "parallel",
     "on_fsdp": "parallel",
@@ -47,6 +49,8 @@ _HOME: Final[dict[str, str]] = {
 PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     "torch.utils.data.dataloader": ("_BaseDataLoaderIter.__next__",),
     "torch.cuda": ("_lazy_init",),
+    "torch.distributed.distributed_c10d": ("ProcessGroup._get_sequence_number_for_group",),
+    "torch.distributed.utils": ("_verify_param_shape_across_processes", "_sync_params_and_buffers"),
     "torch._dynamo.callback": ("callback_handler.start_callbacks", "callback_handler.end_callbacks"),
     "torch._dynamo.utils": ("record_compilation_metrics",),
     "torch._dynamo.eval_frame": ("OptimizedModule.__init__",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ettrain.record.guard import guard
-from ettrain.record.hooks import private
+from ettrain.record.hooks import collectives, private
 from ettrain.record.hooks.wrap import Args, Kwargs, argument, staged, wrap_init, wraps
 from ettrain.record.rank import rank_of_environment
 from ettrain.record.recorder import now, recorder
@@ -13,6 +13,7 @@ from ettrain.record.recorder import now, recorder
 
 def on_c10d(module: Any) -> None:
     """Process groups. Who joins one is a trainer, with the rank that it joins as."""
+    collectives.on_c10d(module)
 
     def promote(args: Args, kwargs: Kwargs) -> None:
         rank, world = argument(args, kwargs, 4, "rank"), argument(args, kwargs, 3, "world_size")

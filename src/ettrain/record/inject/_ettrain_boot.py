@@ -33,6 +33,8 @@ HOOKED = {
     "torch.cuda": "on_cuda",
     "torch.utils.data.dataloader": "on_dataloader",
     "torch.distributed.distributed_c10d": "on_c10d",
+    "torch.distributed.utils": "on_distributed_utils",
+    "torch.distributed._functional_collectives": "on_functional",
     "torch.nn.parallel.distributed": "on_ddp",
     "torch.distributed.fsdp._fully_shard._fully_shard": "on_fully_shard",
     "torch.distributed.fsdp.fully_sharded_data_parallel": "on_fsdp",
