@@ -17,13 +17,13 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 def test_public_names_are_these():
     assert ettrain.__all__ == sorted(ettrain.__all__)
-    assert set(ettrain.__all__) == {"__version__", "stage", "step", "steps"}
+    assert set(ettrain.__all__) == {"Startup", "__version__", "stage", "step", "steps"}
     for name in ettrain.__all__:
         assert getattr(ettrain, name) is not None
 
 
 def test_commands_are_these():
-    assert list(COMMANDS) == ["run", "watch", "report", "import", "doctor"]
+    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "doctor"]
 
 
 def test_importing_ettrain_loads_nothing_heavy():

@@ -13,6 +13,7 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     recount the steps counted so far were none: a better source of the count has turned up
     slow    end, typical: one step took [t, end] although it typically takes `typical` ns
     said    step, local: the program says that its own step count is `step` after `local` counted steps
+    cache   act ("fetch" or "publish"), end, entries, bytes, reason: what the compile cache did
     commit  an asynchronous save became durable: save (the span's number), ok, id
     exc     an exception left the program: type, message, trace
     exit    the interpreter began to end in good order

@@ -16,6 +16,8 @@ ENV_HOME: Final = "ETT_HOME"
 ENV_BOOST: Final = "ETT_BOOST"
 """How the wings meet: set by the supervisor for every process below it, read by the recorder. ETT_HOME is the package's folder;
 ETT_BOOST is there where `ett run` was asked to improve something inside the program (`boost.entry`)."""
+ENV_STARTUP_SEQUENTIAL: Final = "ETT_STARTUP_SEQUENTIAL"
+"""'1': `ett.Startup` runs its stages one after another, for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="end the attempt when no rank makes progress for this long once training; 0 = never",
     ),
     Setting(name="grace_s", env="ETT_GRACE", default=30.0, doc="time between SIGTERM and SIGKILL when an attempt is ended, seconds"),
+    Setting(
+        name="compile_cache",
+        env="ETT_COMPILE_CACHE",
+        default="",
+        doc="folder or fsspec address of the compile cache; empty = none",
+    ),
+    Setting(
+        name="cache_key",
+        env="ETT_CACHE_KEY",
+        default="",
+        doc="key that archives of the compile cache are signed with, or @FILE; empty = unsigned, a folder of one's own only",
+    ),
     Setting(
         name="submitted",
         env="ETT_SUBMITTED",

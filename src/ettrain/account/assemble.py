@@ -11,6 +11,7 @@ from typing import Any
 from ettrain import events as e
 from ettrain.account.history import (
     NO_LIMIT,
+    CacheUse,
     Comm,
     CommGroup,
     Compile,
@@ -82,6 +83,7 @@ class RankBuilder:
             "prog": self._prog,
             "recount": self._recount,
             "slow": self._slow,
+            "cache": self._cache,
             "mark": self._mark,
             "rank": self._rank,
             "name": self._name,
@@ -124,6 +126,7 @@ class RankBuilder:
             self._history,
             spans=list(self._history.spans),
             compiles=list(self._history.compiles),
+            cache_uses=list(self._history.cache_uses),
             progress=list(self._history.progress),
             said=list(self._history.said),
             saves=[self._finished_save(save) for save in self._saves],
@@ -239,6 +242,10 @@ class RankBuilder:
             raise ValueError(end)
         self._history.slows.append(Slow(start, end, _natural(record["typical"])))
 
+    def _cache(self, record: Record) -> None:
+        told = str(record["act"]), _natural(record.get("entries")), _natural(record.get("bytes")), str(record.get("reason") or "")
+        self._history.cache_uses.append(CacheUse(self._time(record), self._time(record, "end"), *told))
+
     def _mark(self, record: Record) -> None:
         t = self._time(record)
         name = str(record["name"])
@@ -291,7 +298,9 @@ class RankBuilder:
         self._history.groups.append(CommGroup(self._time(record), str(record["name"]), _natural(record["size"]), *words))
 
     def _comm(self, record: Record) -> None:
-        size, n, wire, moved, ns, longest, asyncs = (_natural(record.get(key)) for key in ("size", "n", "wire", "bytes", "ns", "max", "async"))
+        size, n, wire, moved, ns, longest, asyncs = (
+            _natural(record.get(key)) for key in ("size", "n", "wire", "bytes", "ns", "max", "async")
+        )
         late, (via, site, user, api) = bool(record.get("late")), (str(record.get(key) or "") for key in ("via", "site", "user", "api"))
         start, end, op, group = self._time(record), self._time(record, "end"), str(record["op"]), str(record["group"])
         self._history.comms.append(Comm(start, end, op, group, size, n, wire, moved, ns, longest, asyncs, late, via, site, user, api))

@@ -109,6 +109,20 @@ class Comm(NamedTuple):
     """Function of an installed package that the program called, '' where it called torch."""
 
 
+class CacheUse(NamedTuple):
+    """A fetch from the shared compile cache, or a publication to it."""
+
+    start: int
+    end: int
+    act: str
+    """`fetch` or `publish`."""
+    entries: int
+    size: int
+    """Bytes."""
+    reason: str
+    """What was not used or did not work, and why; '' = all went well."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One checkpoint written by one rank."""
@@ -177,6 +191,7 @@ class RankHistory:
     background: list[Span] = field(default_factory=list)
     """Spans beside the main thread: shown, never billed."""
     compiles: list[Compile] = field(default_factory=list)
+    cache_uses: list[CacheUse] = field(default_factory=list)
     groups: list[CommGroup] = field(default_factory=list)
     comms: list[Comm] = field(default_factory=list)
     """Collectives until the first step; written at the first step or at the end, so a killed start has none."""

@@ -13,7 +13,9 @@ from typing import Final
 
 from ettrain.record.guard import guard
 
-ASKED: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {}
+ASKED: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+    "torch._dynamo.callback": (("ETT_COMPILE_CACHE", "ettrain.boost.compilecache.cache", "attach_asked"),),
+}
 """Module of torch -> (environment name that asks for it, module of the part, function called with torch's module)."""
 
 

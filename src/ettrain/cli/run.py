@@ -12,7 +12,7 @@ from ettrain.errors import EttrainError, UsageError
 from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
 from ettrain.lifecycle import FAILURE
-from ettrain.settings import value_of
+from ettrain.settings import ENV_BOOST, value_of
 from ettrain.supervise.recording import job_name_for, tell
 from ettrain.supervise.run import Outcome, Plan, Supervisor
 
@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices-per-rank", help="devices that one rank counts as (default 1)")
     parser.add_argument("--submitted", help="when the job entered the queue, epoch seconds")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label, e.g. team=ranking; may be repeated")
+    parser.add_argument(
+        "--compile-cache", metavar="ADDRESS", help="folder or fsspec address of compiled artifacts to share: fetched before the first compilation"
+    )
     parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
     parser.add_argument("--quiet", action="store_true", help="print nothing of ettrain's own unless something is wrong")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
@@ -58,6 +61,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     runs = Path(str(value_of("runs", arguments.runs))).absolute()
     if os.path.exists(runs) and not os.path.isdir(runs):
         raise UsageError(f"--runs {runs}: is not a folder")
+    _environment(arguments)  # what is wrong with them is said before anything starts
     return Plan(
         command=tuple(words),
         paths=JobPaths(runs / job),
@@ -75,7 +79,20 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """What the parts that were asked for need in the environment of the next attempt."""
-    return {}
+    return {**_compile_cache(arguments)}
+
+
+def _compile_cache(arguments: argparse.Namespace) -> dict[str, str]:
+    address = str(value_of("compile_cache", arguments.compile_cache))
+    if not address:
+        return {}
+    remote = "://" in address and not address.startswith("file://")
+    if remote and not value_of("cache_key"):
+        raise UsageError(
+            f"--compile-cache {address}: archives hold code, and others may be able to write there. "
+            "Set ETT_CACHE_KEY to a key of your own (or @FILE) to have them signed."
+        )
+    return {"ETT_COMPILE_CACHE": address if remote else os.path.abspath(address.removeprefix("file://")), ENV_BOOST: "1"}
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

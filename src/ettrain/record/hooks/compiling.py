@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from ettrain.events import Record
@@ -40,10 +42,12 @@ def on_eval_frame(module: Any) -> None:
 class Compilation:
     """The compilation under way, outermost only; then, until torch has written down its metrics, the one just done."""
 
-    __slots__ = ("begin", "done", "functions", "measures")
+    __slots__ = ("after", "begin", "done", "frames", "functions", "measures")
 
     def __init__(self) -> None:
         self.measures = False
+        self.after: Callable[[Record], None] | None = None
+        """Called with the span of each compilation once its metrics are known."""
         self.reset()
 
     def reset(self) -> None:
@@ -52,6 +56,8 @@ class Compilation:
         self.done: Record | None = None
         self.functions: dict[str, str] = {}
         """Name of the function by compile id: a lazy backward has the id of its forward."""
+        self.frames: dict[str, tuple[str, str]] = {}
+        """Name and place of the function by the part of the compile id that all its compilations share."""
 
     def started(self, arguments: Any) -> None:
         """Before dynamo traces anything."""
@@ -85,6 +91,10 @@ class Compilation:
         if name:
             self.functions[done["compile_id"]] = str(name)
             done["where"] = f"{metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
+            self.frames[_frame_of(done)] = (str(name), done["where"])
+        elif metrics.get("recompile_reason"):  # refused: it has been compiled too often
+            done["refused"] = True
+            name, done["where"] = self.frames.get(_frame_of(done), ("", ""))
         part = str(name or self.functions.get(done["compile_id"], ""))
         if part:
             done["part"] = part
@@ -94,6 +104,8 @@ class Compilation:
             if metrics.get(name):
                 done[key] = int(metrics[name])
         self.flush()
+        if self.after is not None:
+            self.after(done)
 
     def flush(self) -> None:
         """Write the one just done, with what is known of it."""
@@ -102,16 +114,41 @@ class Compilation:
             recorder.emit(done)
 
 
+def _frame_of(done: Record) -> str:
+    return str(done["compile_id"]).rpartition("/")[0]
+
+
 compilation = Compilation()
 recorder.at_fork.append(compilation.reset)
 recorder.at_finish.append(compilation.flush)
 
 
 class _Kept(list[Any]):
-    """A callback list that keeps its first entry, ours, when `torch._dynamo.reset()` clears it."""
+    """A callback list that keeps ours when `torch._dynamo.reset()` clears it."""
 
     def clear(self) -> None:
-        del self[1:]
+        self[:] = [callback for callback in self if callback in _ours]
+
+
+_ours: list[Any] = [compilation.started, compilation.ended]
+
+
+def watch_compiles(started: Callable[[], None], ended: Callable[[], None]) -> None:
+    """Have `started` and `ended` called around each compilation of this process, nested ones left out. What they raise is a fault of ours."""
+    from torch._dynamo import callback as module
+
+    handler = module.callback_handler
+    for name, call in (("start_callbacks", started), ("end_callbacks", ended)):
+        callback = partial(_guarded, call)
+        _ours.append(callback)
+        setattr(handler, name, _Kept([*getattr(handler, name), callback]))
+
+
+def _guarded(call: Callable[[], None], arguments: Any) -> None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the guard's rule
+        guard.fault("around a compilation", error)
 
 
 def on_dynamo_callback(module: Any) -> None:
