@@ -14,6 +14,7 @@ from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account, AttemptRow, Incident, Leaf, Ledger, number_of
 from ettrain.account.rollback import Resume
 from ettrain.lifecycle import FAILURE, PREEMPTION, STOP, USER_ERROR
+from ettrain.report.comms import comms_dict, start_traffic
 from ettrain.report.figures import can, carried
 from ettrain.report.notes import faults_of, notes_of, untracked_ns
 from ettrain.report.palette import group_of
@@ -50,6 +51,7 @@ def report_dict(account: Account, job: JobHistory) -> Json:
         "incidents": [_incident(incident, job) for incident in ledger.incidents] if with_incidents else None,
         "attempts": [_attempt(row) for row in ledger.attempts],
         "recorder": _recorder(job),
+        "comms": comms_dict(start_traffic(job)),
         "notes": [{"level": note.level, "text": note.text} for note in notes_of(account, job)],
         "supports": list(carried(job)),
     }

@@ -10,6 +10,7 @@ from typing import Final
 from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account
 from ettrain.report.bars import Ink
+from ettrain.report.commsection import comms_section
 from ettrain.report.sections import (
     Sheet,
     attempts_section,
@@ -26,7 +27,7 @@ MIN_WIDTH: Final = 80
 MAX_WIDTH: Final = 160
 
 
-def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, explain_startup: bool, runs: str = "") -> str:
+def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, explain_startup: bool, comms: bool = False, runs: str = "") -> str:
     """The report for a terminal.
 
     Args:
@@ -35,6 +36,7 @@ def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, 
         width: columns; lines stay within it (80 to 160).
         colour: whether escape sequences may be used.
         explain_startup: add the table of what the start consists of.
+        comms: add the tables of the collectives of the start.
         runs: what `--runs` must be given in the next command, '' where the default will do.
     Returns:
         Lines that end with a newline.
@@ -43,6 +45,8 @@ def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, 
     lines = headline_section(sheet)
     if explain_startup:
         lines += startup_section(sheet)
+    if comms:
+        lines += comms_section(sheet)
     lines += metrics_section(sheet)
     lines += attempts_section(sheet)
     lines += losses_section(sheet)

@@ -84,6 +84,16 @@ def day_and_time(ns: int) -> str:
     return (_EPOCH + timedelta(microseconds=ns // 1000)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def size(count: int) -> str:
+    """Bytes in powers of 1000: '512 B', '4.1 kB', '120 MB'."""
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.1f} {unit}" if unit != "B" and amount < 99.95 else f"{amount:.0f} {unit}"
+
+
 def plural(count: int, noun: str) -> str:
     """'1 rank', '2 ranks', '1,024 ranks'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -173,7 +173,9 @@ class Traffic:
             text, digest = ranks_text(ranks)
             backend = str(self.module.get_backend(group))
             more = {"desc": str(getattr(group, "group_desc", "") or "")[:100]}
-            recorder.emit({"k": "group", "t": now(), "name": name, "size": len(ranks), "ranks": text, "same": digest, "backend": backend} | more)
+            recorder.emit(
+                {"k": "group", "t": now(), "name": name, "size": len(ranks), "ranks": text, "same": digest, "backend": backend} | more
+            )
 
 
 traffic = Traffic()
