@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 from ettrain._version import VERSION as __version__  # noqa: N811 - the name that packages bear
 
 if TYPE_CHECKING:
+    from ettrain.boost.compilecache.cache import CompileCache
+    from ettrain.boost.startup.face import Startup
     from ettrain.record.api import stage, step, steps
 
-__all__ = ["__version__", "stage", "step", "steps"]
+__all__ = ["CompileCache", "Startup", "__version__", "stage", "step", "steps"]
 
-_HOMES = {"stage": "ettrain.record.api", "step": "ettrain.record.api", "steps": "ettrain.record.api"}
+_HOMES = {
+    "CompileCache": "ettrain.boost.compilecache.cache",
+    "Startup": "ettrain.boost.startup.face",
+    "stage": "ettrain.record.api",
+    "step": "ettrain.record.api",
+    "steps": "ettrain.record.api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,8 @@ import os
 import time
 
 monotonic_ns = time.monotonic_ns
+thread_cpu_ns = time.thread_time_ns
+"""CPU time of the calling thread."""
 
 
 def wall_pair() -> tuple[int, int]:

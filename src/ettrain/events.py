@@ -14,8 +14,12 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     slow    end, typical: one step took [t, end] although it typically takes `typical` ns
     said    step, local: the program says that its own step count is `step` after `local` counted steps
     cache   act ("fetch" or "publish"), end, entries, bytes, reason: what the compile cache did
+    startup one run of ett.Startup: end, sequential, err, failed, stages (name, lane, begin, end, CPU ns, needs, after; times since t,
+            -1 = never; needs and after are places), first (place of the first stage here, where one record has no room for all)
     commit  an asynchronous save became durable: save (the span's number), ok, id
     exc     an exception left the program: type, message, trace
+    dims    part, where, seen, was: what torch.compile has seen so far of each source of a function, and before the compilation that
+            began at t; or applied: the dynamic sources that were set
     exit    the interpreter began to end in good order
     fault   a fault of the recorder's own: where, error, count
     group   a process group this rank is a member of: name, size, ranks ('0-7,16'), same (equal for equal ranks), backend, desc

@@ -15,6 +15,7 @@ from ettrain.account.history import (
     Comm,
     CommGroup,
     Compile,
+    Dims,
     IdentityKey,
     Label,
     Load,
@@ -23,9 +24,11 @@ from ettrain.account.history import (
     RankHistory,
     Said,
     Save,
+    Seen,
     Slow,
     Span,
 )
+from ettrain.account.startruns import start_run_of
 from ettrain.events import Beat, Record
 
 _LABELS: dict[tuple[str, bool, str], Label] = {}
@@ -84,6 +87,7 @@ class RankBuilder:
             "recount": self._recount,
             "slow": self._slow,
             "cache": self._cache,
+            "startup": self._startup,
             "mark": self._mark,
             "rank": self._rank,
             "name": self._name,
@@ -126,7 +130,9 @@ class RankBuilder:
             self._history,
             spans=list(self._history.spans),
             compiles=list(self._history.compiles),
+            dims=list(self._history.dims),
             cache_uses=list(self._history.cache_uses),
+            start_runs=list(self._history.start_runs),
             progress=list(self._history.progress),
             said=list(self._history.said),
             saves=[self._finished_save(save) for save in self._saves],
@@ -180,7 +186,7 @@ class RankBuilder:
             history.background.append(span)
         if main and end > self._last_t:
             self._last_t = end
-        if stage == "compile":
+        if stage == "compile" and not user:
             history.compiles.append(_compile_of(record, span))
         elif stage == "checkpoint_save" and "save" in record:
             self._saves.append({**record, "t": start, "end": end, "step": _natural(record.get("step"))})
@@ -246,6 +252,14 @@ class RankBuilder:
         told = str(record["act"]), _natural(record.get("entries")), _natural(record.get("bytes")), str(record.get("reason") or "")
         self._history.cache_uses.append(CacheUse(self._time(record), self._time(record, "end"), *told))
 
+    def _startup(self, record: Record) -> None:
+        run = start_run_of(record, self.offset)
+        runs = self._history.start_runs
+        if _natural(record.get("first")) and runs and runs[-1].start == run.start:
+            runs[-1] = runs[-1]._replace(stages=runs[-1].stages + run.stages)
+        else:
+            runs.append(run)
+
     def _mark(self, record: Record) -> None:
         t = self._time(record)
         name = str(record["name"])
@@ -305,6 +319,12 @@ class RankBuilder:
         start, end, op, group = self._time(record), self._time(record, "end"), str(record["op"]), str(record["group"])
         self._history.comms.append(Comm(start, end, op, group, size, n, wire, moved, ns, longest, asyncs, late, via, site, user, api))
 
+    def _dims(self, record: Record) -> None:
+        if "applied" in record:
+            self._history.dynamic_sources = applied_of(record)
+        else:
+            self._history.dims.extend(dims_of(record, self.offset))
+
     def _time(self, record: Record, key: str = "t") -> int:
         return _instant(record, key) + self.offset
 
@@ -352,7 +372,36 @@ class RankBuilder:
 
 def _compile_of(record: Record, span: Span) -> Compile:
     where, reason = str(record.get("where") or ""), str(record.get("reason") or "")
-    return Compile(span.start, span.end, span.label.part, where, reason, _natural(record.get("hits")), _natural(record.get("misses")))
+    hits, misses = _natural(record.get("hits")), _natural(record.get("misses"))
+    number = str(record.get("compile_id") or "")
+    return Compile(span.start, span.end, span.label.part, where, reason, hits, misses, number, bool(record.get("refused")))
+
+
+def applied_of(record: Record) -> str | None:
+    """The dynamic sources that a `dims` record says were set; None where it does not say which."""
+    applied = record["applied"]
+    return applied if isinstance(applied, str) and not record.get("cut") else None
+
+
+def dims_of(record: Record, offset: int = 0) -> list[Dims]:
+    """What a `dims` record tells, one source at a time.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: its instant is none.
+    """
+    seen, was = record["seen"], record.get("was") or {}
+    if not isinstance(seen, dict) or not isinstance(was, dict):
+        raise TypeError(seen)
+    t, function, where = _instant(record, "t") + offset, str(record.get("part") or ""), str(record.get("where") or "")
+    told = [(source, _seen(value), _seen(was.get(source))) for source, value in seen.items()]
+    return [Dims(t, function, where, source, now, before) for source, now, before in told if now is not None]
+
+
+def _seen(value: Any) -> Seen | None:
+    if isinstance(value, list):
+        return tuple(size if isinstance(size, int) else None for size in value)
+    return value if isinstance(value, str | int | float) else None
 
 
 def _natural(value: Any) -> int:

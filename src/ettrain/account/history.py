@@ -60,6 +60,31 @@ class Compile(NamedTuple):
     """Of its graphs, those that torch's caches held."""
     misses: int
     """Those that had to be compiled; both 0 = not told."""
+    id: str = ""
+    """torch's number of it; a lazy backward has its forward's."""
+    refused: bool = False
+    """Nothing was compiled: the function has been compiled too often, and runs uncompiled from then on where no graph fits."""
+
+
+Seen = tuple[int | None, ...] | int | float | str
+"""What dynamo has seen of a source: a tensor's sizes, None where they varied; a number; or how the whole varied: `rank` (a
+tensor's number of dimensions), `int`, `float`, `?`."""
+
+
+class Dims(NamedTuple):
+    """What a compilation told about one source of one function."""
+
+    t: int
+    """Begin of that compilation."""
+    function: str
+    where: str
+    """`file:line` of the function."""
+    source: str
+    """dynamo's name of it, e.g. `L['ids'][0]`."""
+    seen: Seen
+    """What has been seen of it so far."""
+    was: Seen | None
+    """What had been seen of it before; None = the source is new."""
 
 
 class CommGroup(NamedTuple):
@@ -121,6 +146,38 @@ class CacheUse(NamedTuple):
     """Bytes."""
     reason: str
     """What was not used or did not work, and why; '' = all went well."""
+
+
+class StartStage(NamedTuple):
+    """One stage of an `ett.Startup`."""
+
+    name: str
+    lane: str
+    """Where it ran: `thread`, `main`, `collective` or `process`."""
+    start: int
+    end: int
+    """Both 0 where it did not begin; `end` alone 0 where it did not end."""
+    cpu_ns: int
+    """CPU time of its thread; what other threads and processes did for it is not in it."""
+    needs: tuple[int, ...]
+    """Stages whose results it took, by their place in the run."""
+    after: tuple[int, ...]
+    """Further stages that it had to wait for: those before it in an order that is kept."""
+
+
+class StartRun(NamedTuple):
+    """One run of an `ett.Startup`."""
+
+    start: int
+    end: int
+    sequential: bool
+    """Whether it ran without overlap."""
+    error: str
+    """Type of the exception that ended it, '' = none."""
+    failed: str
+    """Stage that raised it."""
+    stages: tuple[StartStage, ...]
+    """As declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +248,10 @@ class RankHistory:
     background: list[Span] = field(default_factory=list)
     """Spans beside the main thread: shown, never billed."""
     compiles: list[Compile] = field(default_factory=list)
+    start_runs: list[StartRun] = field(default_factory=list)
+    dims: list[Dims] = field(default_factory=list)
+    dynamic_sources: str | None = ""
+    """What was dynamic from the start by TORCH_COMPILE_DYNAMIC_SOURCES; None = something, but it is not known what."""
     cache_uses: list[CacheUse] = field(default_factory=list)
     groups: list[CommGroup] = field(default_factory=list)
     comms: list[Comm] = field(default_factory=list)

@@ -12,7 +12,7 @@ from ettrain.errors import EttrainError, UsageError
 from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
 from ettrain.lifecycle import FAILURE
-from ettrain.settings import ENV_BOOST, value_of
+from ettrain.settings import ENV_BOOST, ENV_STARTUP_SEQUENTIAL, value_of
 from ettrain.supervise.recording import job_name_for, tell
 from ettrain.supervise.run import Outcome, Plan, Supervisor
 
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compile-cache", metavar="ADDRESS", help="folder or fsspec address of compiled artifacts to share: fetched before the first compilation"
     )
     parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
+    parser.add_argument("--sequential", action="store_true", help="run the stages of ett.Startup without overlap, for comparison")
     parser.add_argument("--quiet", action="store_true", help="print nothing of ettrain's own unless something is wrong")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
 
@@ -79,7 +80,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """What the parts that were asked for need in the environment of the next attempt."""
-    return {**_compile_cache(arguments)}
+    return {**_compile_cache(arguments), **_startup(arguments)}
 
 
 def _compile_cache(arguments: argparse.Namespace) -> dict[str, str]:
@@ -93,6 +94,10 @@ def _compile_cache(arguments: argparse.Namespace) -> dict[str, str]:
             "Set ETT_CACHE_KEY to a key of your own (or @FILE) to have them signed."
         )
     return {"ETT_COMPILE_CACHE": address if remote else os.path.abspath(address.removeprefix("file://")), ENV_BOOST: "1"}
+
+
+def _startup(arguments: argparse.Namespace) -> dict[str, str]:
+    return {ENV_STARTUP_SEQUENTIAL: "1"} if arguments.sequential else {}
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

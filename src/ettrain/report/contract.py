@@ -18,6 +18,7 @@ from ettrain.report.comms import comms_dict, start_traffic
 from ettrain.report.figures import can, carried
 from ettrain.report.notes import faults_of, notes_of, untracked_ns
 from ettrain.report.palette import group_of
+from ettrain.report.startgraph import startgraph_dict
 from ettrain.report.units import instant, seconds
 
 SCHEMA: Final = 1
@@ -51,6 +52,7 @@ def report_dict(account: Account, job: JobHistory) -> Json:
         "incidents": [_incident(incident, job) for incident in ledger.incidents] if with_incidents else None,
         "attempts": [_attempt(row) for row in ledger.attempts],
         "recorder": _recorder(job),
+        "startup_runs": startgraph_dict(job),
         "comms": comms_dict(start_traffic(job)),
         "notes": [{"level": note.level, "text": note.text} for note in notes_of(account, job)],
         "supports": list(carried(job)),

@@ -22,6 +22,7 @@ from ettrain.report.sections import (
     notes_section,
     startup_section,
 )
+from ettrain.report.startgraph import startgraph_section
 
 MIN_WIDTH: Final = 80
 MAX_WIDTH: Final = 160
@@ -45,6 +46,7 @@ def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, 
     lines = headline_section(sheet)
     if explain_startup:
         lines += startup_section(sheet)
+        lines += startgraph_section(job, sheet.width, sheet.ink)
     if comms:
         lines += comms_section(sheet)
     lines += metrics_section(sheet)
