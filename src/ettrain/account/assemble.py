@@ -96,6 +96,8 @@ class RankBuilder:
             "exc": self._exc,
             "exit": self._exit,
             "fault": self._fault,
+            "dims": self._dims,
+            "refused": self._refused,
             "group": self._group,
             "comm": self._comm,
         }
@@ -319,6 +321,11 @@ class RankBuilder:
         start, end, op, group = self._time(record), self._time(record, "end"), str(record["op"]), str(record["group"])
         self._history.comms.append(Comm(start, end, op, group, size, n, wire, moved, ns, longest, asyncs, late, via, site, user, api))
 
+    def _refused(self, record: Record) -> None:
+        t = self._time(record)
+        part, where, reason = (str(record.get(key) or "") for key in ("part", "where", "reason"))
+        self._history.compiles.append(Compile(t, t, part, where, reason, 0, 0, refused=True))
+
     def _dims(self, record: Record) -> None:
         if "applied" in record:
             self._history.dynamic_sources = applied_of(record)
@@ -374,7 +381,7 @@ def _compile_of(record: Record, span: Span) -> Compile:
     where, reason = str(record.get("where") or ""), str(record.get("reason") or "")
     hits, misses = _natural(record.get("hits")), _natural(record.get("misses"))
     number = str(record.get("compile_id") or "")
-    return Compile(span.start, span.end, span.label.part, where, reason, hits, misses, number, bool(record.get("refused")))
+    return Compile(span.start, span.end, span.label.part, where, reason, hits, misses, number)
 
 
 def applied_of(record: Record) -> str | None:

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account, account
+from ettrain.account.shapes import shapes_of
 from ettrain.errors import UsageError
 from ettrain.jobpaths import JobPaths
 from ettrain.jobreader import JobReader, find_job
@@ -19,6 +20,7 @@ from ettrain.report.contract import report_dict
 from ettrain.report.html import render_html
 from ettrain.report.palette import ASCII
 from ettrain.report.perfetto import render_perfetto
+from ettrain.report.recompiles import recompiles_dict
 from ettrain.report.text import render_text
 from ettrain.settings import value_of
 
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--perfetto", metavar="FILE", help="write a trace that ui.perfetto.dev opens")
     parser.add_argument("--explain-startup", action="store_true", help="show what the start consists of, stage by stage")
     parser.add_argument("--comms", action="store_true", help="show what the ranks exchanged until the first step, and what of it is avoidable")
+    parser.add_argument("--recompiles", action="store_true", help="show what torch.compile compiled again, why, and what to do about it")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
     parser.add_argument("--no-color", action="store_true", help="no colours, also not on a terminal (as NO_COLOR does)")
 
@@ -49,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = runs_option(paths)
     messages = sys.stderr if arguments.json else sys.stdout
     if arguments.json:
-        print(json.dumps(report_dict(told, job), indent=1, allow_nan=False))
+        more = {"recompiles": recompiles_dict(shapes_of(job))} if arguments.recompiles else {}
+        print(json.dumps({**report_dict(told, job), **more}, indent=1, allow_nan=False))
     elif arguments.html is None and arguments.perfetto is None:
         _print_text(told, job, arguments, runs)
     if arguments.html is not None:
@@ -89,6 +93,7 @@ def _print_text(told: Account, job: JobHistory, arguments: argparse.Namespace, r
         width=shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns,
         colour=wants_colour(sys.stdout, forbidden=arguments.no_color),
         explain_startup=arguments.explain_startup,
+        recompiles=arguments.recompiles,
         comms=arguments.comms,
         runs=runs,
     )

@@ -11,6 +11,7 @@ from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account
 from ettrain.report.bars import Ink
 from ettrain.report.commsection import comms_section
+from ettrain.report.recompiles import recompiles_section
 from ettrain.report.sections import (
     Sheet,
     attempts_section,
@@ -28,7 +29,17 @@ MIN_WIDTH: Final = 80
 MAX_WIDTH: Final = 160
 
 
-def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, explain_startup: bool, comms: bool = False, runs: str = "") -> str:
+def render_text(
+    account: Account,
+    job: JobHistory,
+    *,
+    width: int,
+    colour: bool,
+    explain_startup: bool,
+    recompiles: bool = False,
+    comms: bool = False,
+    runs: str = "",
+) -> str:
     """The report for a terminal.
 
     Args:
@@ -37,6 +48,7 @@ def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, 
         width: columns; lines stay within it (80 to 160).
         colour: whether escape sequences may be used.
         explain_startup: add the table of what the start consists of.
+        recompiles: add what torch.compile compiled again, why, and what to do about it.
         comms: add the tables of the collectives of the start.
         runs: what `--runs` must be given in the next command, '' where the default will do.
     Returns:
@@ -47,6 +59,8 @@ def render_text(account: Account, job: JobHistory, *, width: int, colour: bool, 
     if explain_startup:
         lines += startup_section(sheet)
         lines += startgraph_section(job, sheet.width, sheet.ink)
+    if recompiles:
+        lines += recompiles_section(sheet)
     if comms:
         lines += comms_section(sheet)
     lines += metrics_section(sheet)

@@ -44,6 +44,7 @@ _HOME: Final[dict[str, str]] = {
     "on_dynamo_utils": "compiling",
     "on_eval_frame": "compiling",
     "on_trace_rules": "compiling",
+    "on_pgo": "shapes",
 }
 
 PRIVATE: Final[dict[str, tuple[str, ...]]] = {
@@ -55,6 +56,7 @@ PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     "torch._dynamo.utils": ("record_compilation_metrics",),
     "torch._dynamo.eval_frame": ("OptimizedModule.__init__",),
     "torch._dynamo.trace_rules": ("add",),
+    "torch._dynamo.pgo": ("get_code_state", "auto_dynamic"),
     "torch.distributed.checkpoint._async_process_executor": ("_AsyncCheckpointProcess._checkpointing_subprocess",),
     "torch.distributed.elastic.multiprocessing.api": ("PContext.wait", "PContext.pids"),
 }

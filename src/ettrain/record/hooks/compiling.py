@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from ettrain import clock
 from ettrain.events import Record
 from ettrain.record.guard import guard
 from ettrain.record.hooks import private
@@ -84,17 +85,19 @@ class Compilation:
 
     def measured(self, metrics: Any) -> None:
         """Take function and reason from what torch has measured."""
+        if not isinstance(metrics, dict):
+            return
+        if metrics.get("recompile_reason") and not metrics.get("co_name"):
+            self.refused(str(metrics["recompile_reason"])[:1000])
+            return
         done = self.done
-        if done is None or not isinstance(metrics, dict):
+        if done is None:
             return
         name = metrics.get("co_name")
         if name:
             self.functions[done["compile_id"]] = str(name)
             done["where"] = f"{metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
-            self.frames[_frame_of(done)] = (str(name), done["where"])
-        elif metrics.get("recompile_reason"):  # refused: it has been compiled too often
-            done["refused"] = True
-            name, done["where"] = self.frames.get(_frame_of(done), ("", ""))
+            self.frames[_frame_of(done["compile_id"])] = (str(name), done["where"])
         part = str(name or self.functions.get(done["compile_id"], ""))
         if part:
             done["part"] = part
@@ -107,6 +110,11 @@ class Compilation:
         if self.after is not None:
             self.after(done)
 
+    def refused(self, reason: str) -> None:
+        """A function was not compiled again, since it has been too often; torch does not say which, but which of its graphs did not fit."""
+        name, where = self.frames.get(_frame_of(reason.partition(":")[0]), ("", ""))
+        recorder.emit({"k": "refused", "t": clock.monotonic_ns(), "part": name, "where": where, "reason": reason})
+
     def flush(self) -> None:
         """Write the one just done, with what is known of it."""
         done, self.done = self.done, None
@@ -114,8 +122,8 @@ class Compilation:
             recorder.emit(done)
 
 
-def _frame_of(done: Record) -> str:
-    return str(done["compile_id"]).rpartition("/")[0]
+def _frame_of(compile_id: str) -> str:
+    return compile_id.rpartition("/")[0]
 
 
 compilation = Compilation()

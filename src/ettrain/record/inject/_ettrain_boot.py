@@ -46,6 +46,7 @@ HOOKED = {
     "torch._dynamo.utils": "on_dynamo_utils",
     "torch._dynamo.eval_frame": "on_eval_frame",
     "torch._dynamo.trace_rules": "on_trace_rules",
+    "torch._dynamo.pgo": "on_pgo",
     "torchrec.distributed.model_parallel": "on_torchrec",
     "torchdata.stateful_dataloader.stateful_dataloader": "on_stateful_dataloader",
     "safetensors.torch": "on_safetensors",
