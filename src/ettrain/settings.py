@@ -55,6 +55,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="key that archives of the compile cache are signed with, or @FILE; empty = unsigned, a folder of one's own only",
     ),
     Setting(
+        name="dynamic_sources",
+        env="ETT_DYNAMIC_SOURCES",
+        default="",
+        doc="sources that torch.compile takes as dynamic from the start: auto = what earlier attempts taught, or a value; empty or off = none",
+    ),
+    Setting(
         name="submitted",
         env="ETT_SUBMITTED",
         default=0.0,

@@ -189,7 +189,7 @@ class RankBuilder:
         if main and end > self._last_t:
             self._last_t = end
         if stage == "compile" and not user:
-            history.compiles.append(_compile_of(record, span))
+            history.compiles.append(compile_of(record, self.offset))
         elif stage == "checkpoint_save" and "save" in record:
             self._saves.append({**record, "t": start, "end": end, "step": _natural(record.get("step"))})
         elif stage == "checkpoint_load" and main:
@@ -322,9 +322,7 @@ class RankBuilder:
         self._history.comms.append(Comm(start, end, op, group, size, n, wire, moved, ns, longest, asyncs, late, via, site, user, api))
 
     def _refused(self, record: Record) -> None:
-        t = self._time(record)
-        part, where, reason = (str(record.get(key) or "") for key in ("part", "where", "reason"))
-        self._history.compiles.append(Compile(t, t, part, where, reason, 0, 0, refused=True))
+        self._history.compiles.append(compile_of(record, self.offset))
 
     def _dims(self, record: Record) -> None:
         if "applied" in record:
@@ -377,11 +375,18 @@ class RankBuilder:
         )
 
 
-def _compile_of(record: Record, span: Span) -> Compile:
-    where, reason = str(record.get("where") or ""), str(record.get("reason") or "")
+def compile_of(record: Record, offset: int = 0) -> Compile:
+    """The compilation that a span or a `refused` record tells.
+
+    Raises:
+        ValueError: its instants are none.
+        KeyError: it has none.
+    """
+    start = _instant(record, "t") + offset
+    end = _instant(record, "end") + offset if "end" in record else start
+    part, where, reason, number = (str(record.get(key) or "") for key in ("part", "where", "reason", "compile_id"))
     hits, misses = _natural(record.get("hits")), _natural(record.get("misses"))
-    number = str(record.get("compile_id") or "")
-    return Compile(span.start, span.end, span.label.part, where, reason, hits, misses, number)
+    return Compile(start, end, part, where, reason, hits, misses, number, record["k"] == "refused")
 
 
 def applied_of(record: Record) -> str | None:

@@ -139,13 +139,31 @@ def merged(lessons: Iterable[Knowledge]) -> Knowledge:
     return union
 
 
+def updated(old: Knowledge, new: Knowledge) -> Knowledge:
+    """Earlier knowledge and a later job's. Where a function has moved within its file, only what varied in it is still believed."""
+    where_now: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for name, where in new:
+        where_now[name, where.rpartition(":")[0]].add(where)
+    believed: Knowledge = {}
+    for (name, where), states in old.items():
+        moved = where not in where_now.get((name, where.rpartition(":")[0]), {where})
+        believed[name, where] = {place: state for place, state in states.items() if not moved or state == VARIED}
+    return merged([believed, new])
+
+
 def _strength(state: str) -> int:
     return STRENGTH.index(state) if state in STRENGTH else 0
 
 
-def value_of(known: Knowledge) -> str:
-    """The shortest value that marks what varied and nothing that did not; '' where there is nothing to mark."""
-    return shortest(wanted(known), [place for states in known.values() for place, state in states.items() if state != VARIED])
+def value_of(known: Knowledge, given: str = "") -> str:
+    """The shortest value that marks what varied and nothing that did not; '' where there is nothing to mark.
+
+    Args:
+        known: what is known.
+        given: what is marked already, and need not be again.
+    """
+    places = {place for place in wanted(known) if not (given and marks(given, place))}
+    return shortest(places, [place for states in known.values() for place, state in states.items() if state != VARIED])
 
 
 def wanted(known: Knowledge) -> set[Place]:

@@ -75,6 +75,11 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
+def joined(first: str, second: str) -> str:
+    """A value that marks what either marks."""
+    return ",".join(filter(None, (first, second)))
+
+
 def can_be_named(source: str) -> bool:
     """Whether an entry can stand for the source at all: an environment variable holds printable text."""
     return bool(source) and source.isprintable()

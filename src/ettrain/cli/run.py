@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from ettrain.account.ledger import account, number_of
+from ettrain.cli import dynamicsources
 from ettrain.errors import EttrainError, UsageError
 from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
+from ettrain.learned import Lessons, program_of
 from ettrain.lifecycle import FAILURE
 from ettrain.settings import ENV_BOOST, ENV_STARTUP_SEQUENTIAL, value_of
 from ettrain.supervise.recording import job_name_for, tell
-from ettrain.supervise.run import Outcome, Plan, Supervisor
+from ettrain.supervise.run import Outcome, Plan, Supervisor, working_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile-cache", metavar="ADDRESS", help="folder or fsspec address of compiled artifacts to share: fetched before the first compilation"
     )
+    parser.add_argument(
+        "--dynamic-sources", metavar="auto|VALUE", help="what torch.compile takes as dynamic from the start: auto = what earlier attempts taught"
+    )
     parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
     parser.add_argument("--sequential", action="store_true", help="run the stages of ett.Startup without overlap, for comparison")
     parser.add_argument("--quiet", action="store_true", help="print nothing of ettrain's own unless something is wrong")
@@ -47,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         tell(f"recording job {plan.paths.name}  (ett watch {plan.paths.name})")
     outcome = supervisor.run()
     if outcome.recorded and outcome.started:
+        _lessons(plan.paths, plan.command).keep(plan.paths)
         _say(plan, outcome, quiet=arguments.quiet)
     return outcome.code if outcome.code >= 0 else 128 - outcome.code
 
@@ -63,9 +69,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     if os.path.exists(runs) and not os.path.isdir(runs):
         raise UsageError(f"--runs {runs}: is not a folder")
     _environment(arguments)  # what is wrong with them is said before anything starts
+    paths = JobPaths(runs / job)
     return Plan(
         command=tuple(words),
-        paths=JobPaths(runs / job),
+        paths=paths,
         restarts=int(value_of("restarts", arguments.restarts)),
         restart_delay_s=float(value_of("restart_delay_s", arguments.restart_delay)),
         hang_timeout_s=float(value_of("hang_timeout_s", arguments.hang_timeout)),
@@ -74,13 +81,25 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         submitted_ns=int(submitted * 1e9) or None,
         labels=_labels(arguments.label),
         explain_startup=arguments.explain_startup,
-        environment=partial(_environment, arguments),
+        environment=partial(_for_attempt, arguments, paths, tuple(words)),
     )
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """What the parts that were asked for need in the environment of the next attempt."""
+    dynamicsources.check(str(value_of("dynamic_sources", arguments.dynamic_sources)))
     return {**_compile_cache(arguments), **_startup(arguments)}
+
+
+def _for_attempt(arguments: argparse.Namespace, paths: JobPaths, words: tuple[str, ...]) -> dict[str, str]:
+    """The same, with what earlier attempts taught."""
+    dynamic = str(value_of("dynamic_sources", arguments.dynamic_sources))
+    learned = dynamicsources.environment(dynamic, _lessons(paths, words), paths, quiet=arguments.quiet)
+    return {**_environment(arguments), **learned}
+
+
+def _lessons(paths: JobPaths, words: tuple[str, ...]) -> Lessons:
+    return Lessons(paths.root.parent, program_of(words, working_folder()))
 
 
 def _compile_cache(arguments: argparse.Namespace) -> dict[str, str]:
