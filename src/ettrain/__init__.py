@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 from ettrain._version import VERSION as __version__  # noqa: N811 - the name that packages bear
 
 if TYPE_CHECKING:
+    from ettrain.boost.comms.groups import process_groups
     from ettrain.boost.compilecache.cache import CompileCache
     from ettrain.boost.startup.face import Startup
+    from ettrain.boost.warm.face import warm_compile
     from ettrain.record.api import stage, step, steps
 
-__all__ = ["CompileCache", "Startup", "__version__", "stage", "step", "steps"]
+__all__ = ["CompileCache", "Startup", "__version__", "process_groups", "stage", "step", "steps", "warm_compile"]
 
 _HOMES = {
     "CompileCache": "ettrain.boost.compilecache.cache",
     "Startup": "ettrain.boost.startup.face",
+    "process_groups": "ettrain.boost.comms.groups",
     "stage": "ettrain.record.api",
     "step": "ettrain.record.api",
     "steps": "ettrain.record.api",
+    "warm_compile": "ettrain.boost.warm.face",
 }
 
 

@@ -60,6 +60,8 @@ class Recorder(StageRecorder):
 
     def backward_done(self) -> None:
         """A backward pass ended. While no optimizer was ever seen, it counts as a step."""
+        if self.paused:
+            return
         self.backwards = backwards = self.backwards + 1
         beat = self.beat
         beat[B_BACKWARDS] = backwards
@@ -84,12 +86,16 @@ class Recorder(StageRecorder):
 
     def step_skipped(self) -> None:
         """A step was tried and left out, e.g. by a gradient scaler that found an infinity."""
+        if self.paused:
+            return
         self.skipped += 1
         self.beat[e.B_SKIPPED] = self.skipped
         self.beat[B_ACTIVE_T] = now()
 
     def program_step(self, step: int | None) -> None:
         """The program itself says that a step is finished; from then on only that counts."""
+        if self.paused:
+            return
         if self.source != "program":
             self._set_source("program")
         if step is not None and step - self.steps != self._said_delta:

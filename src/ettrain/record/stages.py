@@ -30,7 +30,7 @@ now = clock.monotonic_ns
 class StageRecorder:
     """Records the stages of one process."""
 
-    __slots__ = ("_born", "_fresh_names", "_open", "_saves", "at_fork", "beat", "lost_ns", "main", "off", "output", "promoted")
+    __slots__ = ("_born", "_fresh_names", "_open", "_saves", "at_fork", "beat", "lost_ns", "main", "off", "output", "paused", "promoted")
 
     def __init__(self) -> None:
         self.at_fork: list[Callable[[], None]] = []
@@ -52,6 +52,8 @@ class StageRecorder:
         self.beat: e.Slots = memory_beat()
         self.output = Output()
         self.promoted = False
+        self.paused = 0
+        """Nesting of `pause.paused`: while it is not 0, nothing counts as training."""
         self.lost_ns = 0
         """Time of the main thread that was no training: in stages and in waits."""
         self.main = get_ident()

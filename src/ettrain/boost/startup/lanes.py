@@ -18,8 +18,8 @@ from ettrain.boost.startup import graph
 from ettrain.boost.startup.graph import Plan, Stage
 from ettrain.boost.startup.helper import Helper
 from ettrain.boost.startup.order import Agreement
-from ettrain.boost.startup.streams import Watch
 from ettrain.boost.startup.threads import ThreadSettings
+from ettrain.boost.startup.watch import Watch
 from ettrain.record.api import stage as marked
 
 _NAME: Final = "ettrain-startup"

@@ -47,6 +47,8 @@ class Loops:
 
     def delivered(self, loop: Loop, begin: int) -> None:
         """A loop delivered a batch after waiting since `begin`."""
+        if recorder.paused:
+            return
         end = now()
         recorder.beat[B_ACTIVE_T] = end
         rule = recorder.rule

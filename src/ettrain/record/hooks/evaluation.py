@@ -33,6 +33,8 @@ class Evaluation:
 
     def mode_set(self, module: Any, *, training: bool) -> None:
         """The program put a module in training or evaluation mode."""
+        if recorder.paused:
+            return
         if training:
             if self.modules:
                 self._end()

@@ -42,7 +42,7 @@ class FirstForward:
     def seen(self, part: str) -> None:
         """It happens now, in a module of that class or a compiled function of that name."""
         self.stop()
-        if evaluation.seen_forward:
+        if evaluation.seen_forward or recorder.paused:
             return
         try:
             evaluation.first_forward()
@@ -87,6 +87,8 @@ def on_optimizer(module: Any) -> None:
         living[key] = weakref.ref(optimizer, gone)
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if recorder.paused:
+            return
         try:
             if loops.undecided:
                 loops.trained()
@@ -127,7 +129,8 @@ def on_autograd(module: Any) -> None:
 
     @wraps(run_grad)
     def grad(*args: Any, **kwargs: Any) -> Any:
-        recorder.rule.activity += 1
+        if not recorder.paused:
+            recorder.rule.activity += 1
         return run_grad(*args, **kwargs)
 
     module.backward, module.grad = backward, grad
@@ -135,9 +138,12 @@ def on_autograd(module: Any) -> None:
 
 def _begins() -> None:
     """A backward begins."""
+    if recorder.paused:
+        return
     recorder.rule.activity += 1
     if recorder.backwards == 0:
         recorder.mark("first_backward", now())
+        evaluation.first_forward()  # the first forward was not seen where it was compiled ahead of the training
     if loops.undecided:
         loops.trained()
     if evaluation.modules:

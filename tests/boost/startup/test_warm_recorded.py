@@ -1,0 +1,38 @@
+"""A warm step under a real `ett run`: it is no step, no backward and no first forward; its time is billed to compile."""
+
+import pytest
+from startupjobs import PROGRAMS, ledger_of, recorded
+
+
+@pytest.fixture(scope="module", params=["compiled", "plain-said"])
+def pair(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    return [recorded(folder, PROGRAMS / "warm.py", f"{request.param}-{way}", job=way) for way in ("cold", "warm")]
+
+
+def test_it_is_not_counted_as_a_step_and_changes_no_loss(pair):
+    (cold, cold_history), (warm, warm_history) = pair
+    assert cold == warm
+    assert ledger_of(warm_history).steps == ledger_of(cold_history).steps == 6
+    assert warm_history.attempts[0].ranks[0].step_source == cold_history.attempts[0].ranks[0].step_source
+
+
+def test_its_time_is_billed_to_compile_before_the_first_step(pair):
+    _, history = pair[1]
+    (rank,) = history.attempts[0].ranks
+    (warm,) = [span for span in rank.spans if span.label.part == "warm step"]
+    assert warm.label.stage == "compile" and warm.end <= rank.marks["first_backward"] <= rank.first_step_t
+    assert rank.marks.get("first_forward", rank.marks["first_backward"]) > warm.end
+    walls = {leaf.path: leaf.wall_ns for leaf in ledger_of(history).leaves}
+    assert walls["idle/start/compile"] >= warm.end - warm.start
+    assert rank.faults == 0
+    assert all(compiled.function != "warm step" for compiled in rank.compiles)
+
+
+def test_what_was_compiled_in_it_is_not_compiled_again(pair):
+    if not pair[0][0]["graphs"]:
+        pytest.skip("nothing is compiled in this way")
+    (cold_rank,), (warm_rank,) = (history.attempts[0].ranks for _, history in pair)
+    (warm,) = [span for span in warm_rank.spans if span.label.part == "warm step"]
+    assert cold_rank.compiles and all(compiled.end <= warm.end for compiled in warm_rank.compiles)
+    assert len(warm_rank.compiles) == len(cold_rank.compiles)
