@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 def test_public_names_are_these():
     assert ettrain.__all__ == sorted(ettrain.__all__)
-    assert set(ettrain.__all__) == {"CompileCache", "Startup", "__version__", "process_groups", "stage", "step", "steps", "warm_compile"}
+    assert set(ettrain.__all__) == {"CompileCache", "Startup", "__version__", "first_batch", "process_groups", "stage", "step", "steps", "warm_compile"}
     for name in ettrain.__all__:
         assert getattr(ettrain, name) is not None
 

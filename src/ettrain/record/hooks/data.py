@@ -167,6 +167,20 @@ def _hook_next(cls: Any) -> None:
     cls.__next__ = __next__
 
 
+def taken_elsewhere(iterator: Any, begin: int) -> None:
+    """The program gets a batch that another thread had taken from `iterator`; it waited for it since `begin`."""
+    if get_ident() != recorder.main:
+        return
+    loop = getattr(iterator, "_ett_loop", None)
+    if loop is None:
+        recorder.rule.batches += 1
+        recorder.rule.activity += 1
+        recorder.span("get_first_batch_data", begin, now())
+        return
+    loop.begin, loop.lost = begin, recorder.lost_ns  # its pass begins now; `iter` was called ahead
+    loops.delivered(loop, begin)
+
+
 def _over(loop: Loop, begin: int) -> None:
     try:
         end = now()
