@@ -1,9 +1,10 @@
 """The collectives of the start: which operation, on which group, from where, how often, how many bytes, how long the host was in it.
 
-Recorded from the import of torch until the first step: every collective, object collective and creation of a process group that goes
-through torch.distributed's functions, on any thread. An object collective counts once, with the wire operations beneath it. From then
-on the functions are only passed through; they stay where they are, since dynamo knows some of them by identity. Not recorded: traffic
-below Python (save what DDP and FSDP send when they are built, which has a hook of its own), functional collectives, point-to-point.
+Recorded from the import of torch until the first step (or backward pass, where no optimizer has stepped yet): every collective, object
+collective and creation of a process group that goes through torch.distributed's functions, on any thread, and functional collectives
+where they are called and not traced. An object collective counts once, with the wire operations beneath it. From then on the functions
+are only passed through; they stay where they are, since dynamo knows some of them by identity. Not recorded: traffic below Python (save
+what DDP and FSDP send when they are built, which has a hook of its own) and point-to-point.
 """
 
 from __future__ import annotations
