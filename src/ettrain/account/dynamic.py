@@ -90,7 +90,10 @@ class _Lesson:
         values.more = cause is None or not cause.actual.isdigit() or (cause.name, cause.dim) != (user_name(place.source), place.dim)
 
     def compare(self, function: Function, cause: Cause) -> None:
-        """A graph did not fit: two more sizes that the place is known to have had. Alone it shows what varied where torch tells no more."""
+        """A graph did not fit: two more sizes that the place is known to have had.
+
+        Where torch's profile does not say so (a compilation refused, a torch without one), this alone shows that it varied.
+        """
         if cause.kind not in (*CURABLE, ZERO_ONE) or not cause.expected:
             return
         place = place_of(cause, self.states.get(function, {}))
@@ -98,7 +101,7 @@ class _Lesson:
             return
         values = self.values[function, place]
         sizes = [int(text) for text in (cause.expected, cause.actual) if text.isdigit()]
-        if place not in self.states[function]:
+        if self.states[function].get(place, STAYED) == STAYED:
             self.states[function][place] = VARIED
             values.first = sizes[0] if sizes else None
         values.sizes.update(sizes)

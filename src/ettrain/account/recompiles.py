@@ -1,6 +1,6 @@
 """Why a function was compiled again, read from torch's own words; and which of the causes a dynamic source would have cured.
 
-The texts are torch's guard failures (torch 2.8 to 2.13). What is not understood is `other`: shown as torch says it, never guessed.
+The texts are torch's guard failures (as of torch 2.13). What is not understood is `other`: shown as torch says it, never guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Cause(NamedTuple):
 
     kind: str
     """`size`, `number`, `zero_one`, `rank`, `dtype`, `stride`, `requires_grad`, `dispatch`, `device`, `mode`, `value`, `length`,
-    `object`, `branch`, `presence`, `other`."""
+    `type`, `object`, `parameter`, `branch`, `presence`, `other`."""
     name: str
     """What differed, in torch's words for users: `ids[0]`, `self.step`, `grad_mode`; '' = not told."""
     dim: int | None
@@ -32,6 +32,7 @@ _TENSOR: Final = r"tensor '(?P<name>.*?)' "
 _PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (kind, re.compile(pattern, re.DOTALL))
     for kind, pattern in (
+        ("parameter", _TENSOR + r"size mismatch at index (?P<dim>\d+)\. expected (?P<expected>\S+), actual (?P<actual>\d+)\. Guard failed on a param"),
         (SIZE, _TENSOR + r"size mismatch at index (?P<dim>\d+)\. expected (?P<expected>\S+), actual (?P<actual>\d+)"),
         ("rank", _TENSOR + r"rank mismatch\. expected (?P<expected>\S+), actual (?P<actual>\S+)"),
         ("dtype", _TENSOR + r"dtype mismatch\. expected (?P<expected>\S+), actual (?P<actual>\S+)"),
@@ -46,7 +47,7 @@ _PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("type", r"___check_type_id\((?P<name>.+?), \d+\)"),
         ("length", r"len\((?P<name>.+?)\) (?:==|!=) (?P<expected>\d+)"),
         (ZERO_ONE, r"2 <= (?P<name>.+)\.size\(\)\[(?P<dim>\d+)\]\s*(?:#|$)"),
-        ("branch", r"(?P<expected>.*(?P<name>[\w.\[\]']+)\.size\(\)\[(?P<dim>\d+)\].*?)\s*(?:#|$)"),
+        ("branch", r"(?P<expected>.*?(?P<name>[A-Za-z_][\w.\[\]']*)\.size\(\)\[(?P<dim>\d+)\].*?)\s*(?:#|$)"),
         (NUMBER, r"(?P<name>[A-Za-z_][\w.\[\]'\" ]*?) == (?P<expected>-?\d+)\s*(?:#|$)"),
         ("value", r"(?P<name>[A-Za-z_].*?) == (?P<expected>.+?)\s*(?:#|$)"),
         ("presence", r"(?P<name>.+?) is (?:not )?(?P<expected>None)"),

@@ -35,6 +35,8 @@ HINTS: Final[dict[str, str]] = {
     "type": "another type of argument: keep to one",
     "length": "the length of a container changes: pass a tensor, or pad to one length",
     "object": "another object than the compiled one (a closure, a function, a module made anew): create it once and keep it",
+    "parameter": "the same code runs with parameters of several shapes: one graph each "
+    "(or torch._dynamo.config.force_parameter_static_shapes = False)",
     "branch": "the program branches on a size, so each side needs a graph of its own",
     "presence": "an argument is sometimes None: one graph each",
     "other": "not a cause that a dynamic source can cure; torch's words are in --json",

@@ -1,0 +1,87 @@
+"""Dynamic sources, learned and applied: real programs, really compiled, under a real `ett run`."""
+
+import pytest
+
+AUTO = ("--dynamic-sources", "auto")
+
+
+NAMES = ["a", "b", "a b", "z-a", "it's, so", "x.y[0]"]
+VARIED = [("L['dense']", 0), ("L['scale']", None), ("L['self'].gain", None), *((f"L['ids'][{name!r}]", 0) for name in NAMES)]
+STAYED = [("L['dense']", 1), ("L['fixed']", 0), ("L['self'].gain2", None), ("L['scale2']", None), ("L['ids']['ab']", 0), ("L['self']._modules['dense']._parameters['weight']", 0)]
+ALL = {source if dim is None else f"{source}:{dim}" for source, dim in VARIED}
+
+
+@pytest.fixture(scope="module")
+def two_runs(module_runs):
+    """The same program twice with `auto`; some of its names are full of what the parser of torch misreads."""
+    return module_runs.run("first", "jagged", ett=AUTO), module_runs.run("second", "jagged", ett=AUTO)
+
+
+def test_the_second_run_compiles_each_graph_once(two_runs, module_runs):
+    (first, _), (second, said) = two_runs
+    assert first["graphs"] == 1 + len(VARIED)
+    assert second["graphs"] == 1
+    assert any("learned from earlier attempts" in line for line in said)
+    assert module_runs.report("second")["recompilations"] == []
+
+
+def test_the_results_are_the_same_bit_for_bit(two_runs):
+    (first, _), (second, _) = two_runs
+    assert first["value"] == ""
+    assert first["state"] == second["state"]
+
+
+def test_torch_takes_the_value_for_what_varied_and_for_nothing_that_stayed(two_runs):
+    import torch
+    from torch._dynamo.variables.builder import is_dynamic_source
+
+    with torch.compiler.config.patch(dynamic_sources=two_runs[1][0]["value"]):
+        assert [place for place in VARIED if not is_dynamic_source(*place)] == []
+        assert [place for place in STAYED if is_dynamic_source(*place)] == []
+
+
+def test_the_report_names_each_recompilation_by_its_source(two_runs, module_runs):
+    told = module_runs.report("first")
+    assert told["dynamic_sources"] == two_runs[1][0]["value"]
+    assert told["clashes"] == []
+    assert [one["kind"] for one in told["recompilations"]].count("number") == 2
+    assert {source for one in told["recompilations"] for source in one["sources"]} == set(told["marked"]) == ALL
+    assert all(one["curable"] and one["wall_s"] > 0 and one["hint"] == "" for one in told["recompilations"])
+    (dense,) = [one for one in told["recompilations"] if one["sources"] == ["L['dense']:0"]]
+    assert (dense["was"], dense["expected"], dense["actual"]) == (["16"], "16", "9")
+    text = module_runs.text("first")
+    assert "ett run --dynamic-sources auto -- " in text
+    assert "L['dense']:0  16 -> 9" in text
+
+
+def test_a_restart_learns_from_the_attempt_that_was_killed(runs):
+    last, said = runs.run("killed", "jagged", "--kill-at", 7, "--backend", "eager", ett=(*AUTO, "--restarts", 1))
+    (applied,) = [line for line in said if "learned from earlier attempts" in line]
+    assert "ids" in applied
+    assert "dense" not in applied
+    assert last["graphs"] == 4, "what the killed attempt had not met yet (gain, scale, dense) is learned in the second"
+    assert set(runs.report("killed")["marked"]) == ALL
+
+
+def test_a_run_without_the_flag_teaches_too_and_what_the_environment_holds_is_added_to(runs):
+    first, said = runs.run("one", "jagged", "--backend", "eager")
+    assert first["graphs"] == 1 + len(VARIED)
+    assert not any("dynamic" in line for line in said)
+    mine = r"L\['(dense|fixed)'\]"
+    last, said = runs.run("two", "jagged", "--backend", "eager", ett=AUTO, TORCH_COMPILE_DYNAMIC_SOURCES=mine)
+    assert last["graphs"] == 1
+    assert last["value"].startswith(mine + ",")
+    assert "dense" not in last["value"].removeprefix(mine)
+    assert any("is set and stays" in line for line in said)
+
+
+def test_a_value_is_handed_on_and_a_broken_one_refused(runs):
+    done = runs.ett("run", "--runs", "runs", "--dynamic-sources", "L['scale']", "--", "printenv", "TORCH_COMPILE_DYNAMIC_SOURCES")
+    assert done.stdout.strip() == "L['scale']"
+    done = runs.ett("run", "--runs", "runs", "--dynamic-sources", "L['z-a']", "--", "true", code=2)
+    assert "regular expression" in done.stderr
+
+
+def test_nothing_known_is_no_error(runs):
+    done = runs.ett("run", "--runs", "runs", "--job", "x", *AUTO, "--", "true")
+    assert "nothing is known yet of dynamic shapes in true" in done.stderr
