@@ -65,15 +65,6 @@ def test_the_environment_is_left_as_it_was(told):
     assert not any(one["lazy left"] for one in told)
 
 
-def test_a_mesh_of_many_ranks_makes_a_group_per_dimension_once():
-    (told,) = run_ranks("groups_fake", 1, 8, 64, 512)
-    assert {world: counts[0] for world, counts in told.items()} == {"8": 6, "64": 20, "512": 132}
-    for world, (_, ours, shared, outer, place) in told.items():
-        assert ours == 2
-        assert shared
-        assert (outer, place) == (int(world) // 4, [0, 0])
-
-
 def test_every_private_name_exists_in_this_torch():
     for module, names in PRIVATE.items():
         for name in names:
