@@ -29,9 +29,8 @@ def comms_section(sheet: Sheet) -> list[str]:
     lines = heading("COLLECTIVES OF THE START", sheet.ink)
     if traffic is None:
         return [*lines, *wrapped("None were recorded: one process alone, a start that was killed, or an older recording.", sheet.width)]
-    lines[-1] += sheet.ink.dim(
-        f"  attempt {traffic.attempt}, {plural(traffic.ranks, 'rank')}; counts and bytes per rank, time on the slowest"
-    )
+    told = f"attempt {traffic.attempt}, {plural(traffic.ranks, 'rank')}; per rank, time on the slowest"
+    lines[-1] += sheet.ink.dim(f"  {told}")
     lines += _operations(traffic, sheet)
     lines += _groups(traffic, sheet)
     lines += _avoidable(traffic, sheet)
