@@ -23,7 +23,7 @@ def test_public_names_are_these():
 
 
 def test_commands_are_these():
-    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "doctor"]
+    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "autotune", "doctor"]
 
 
 def test_importing_ettrain_loads_nothing_heavy():

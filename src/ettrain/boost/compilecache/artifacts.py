@@ -188,10 +188,22 @@ def _write(path: str, content: bytes, mode: int) -> None:
 # ---- profiles: what each rank has learned about shapes
 
 
-def new_profile(torch: Torch, stored: Iterable[Entry], day: int) -> Entry | None:
-    """What is known of shapes by now: the stored profiles and this process's own in one, if its own says more than they do."""
+def profile_key(torch: Torch) -> str | None:
+    """Under what torch keeps this rank's profile; to be asked while the process group is there, since the rank is part of it."""
+    key: str | None = torch.pgo.get_cache_key()
+    return key
+
+
+def new_profile(torch: Torch, key: str | None, stored: Iterable[Entry], day: int) -> Entry | None:
+    """What is known of shapes by now: the stored profiles and this process's own in one, if its own says more than they do.
+
+    Args:
+        torch: the private names.
+        key: this rank's `profile_key`.
+        stored: entries, of which the profiles count.
+        day: today.
+    """
     known = [entry.content for entry in stored if entry.kind == PROFILE]
-    key = torch.pgo.get_cache_key()
     mine = [artifact.content for artifact in _snapshot(torch.manager) if artifact.type() == PROFILE and artifact.key == key]
     if key is None or not mine:
         return None
@@ -224,6 +236,6 @@ def merged_profiles(torch: Torch, profiles: Iterable[bytes]) -> Any:
 
 def _install_profile(torch: Torch, profiles: list[bytes]) -> None:
     """Make the profile of all ranks this rank's own, before torch reads it."""
-    key = torch.pgo.get_cache_key()
+    key = profile_key(torch)
     if key is not None:
         torch.pgo.write_local_impl(key, pickle.dumps(merged_profiles(torch, profiles)))

@@ -13,7 +13,7 @@ from ettrain.boost.compilecache import artifacts
 from ettrain.boost.compilecache.archive import Entry
 from ettrain.boost.compilecache.artifacts import PROFILE, Torch
 from ettrain.boost.compilecache.headers import without_needless_headers
-from ettrain.boost.compilecache.key import environment_key, program_name
+from ettrain.boost.compilecache.key import environment_key, program_file, program_name
 from ettrain.boost.compilecache.store import ENV_SECRET, MAX_AGE_DAYS, MAX_BYTES, Store, secret_from, today
 from ettrain.record.guard import guard
 from ettrain.record.hooks.compiling import watch_compiles
@@ -24,6 +24,8 @@ ENV_ADDRESS: Final = "ETT_COMPILE_CACHE"
 SETTLE_S: Final = 10.0
 OTHERS_LATER_S: Final = 20.0
 """Ranks other than 0 wait so much longer: what they compiled is then mostly there already."""
+OTHERS_AT_EXIT_S: Final = 1.0
+"""And so long where the program ends before that, if they have something new."""
 REFRESH_DAYS: Final = 7
 """Entries in use are marked so only when the mark is older than this: a run that compiles nothing writes nothing."""
 _POLL_S: Final = 1.0
@@ -60,10 +62,12 @@ class CompileCache:
     ) -> None:
         self._store = Store(address, secret if secret is not None else secret_from(os.environ.get(ENV_SECRET)))
         self.program = program or program_name()
+        self._main = program_file()
         self._publishes = publish
         self._bounds = {"max_bytes": max_bytes, "max_age_days": max_age_days}
         self._torch: Torch | None = None
         self._fetched: tuple[Entry, ...] = ()
+        self._profile_key: str | None = None
         self._pid = 0
         self._begun = self._compiling = False
         self._since = 0
@@ -104,11 +108,11 @@ class CompileCache:
         begin = clock.monotonic_ns()
         try:
             torch = Torch.found()
-            key = environment_key(self.program)
+            key = environment_key(self.program, self._main)
             found = self._store.find(key)
             entries = self._fetched = found.entries
             failed = artifacts.install(torch, entries)
-            self._torch = torch
+            self._torch, self._profile_key = torch, artifacts.profile_key(torch)
             if any(entry.kind == artifacts.LIBRARY for entry in entries):
                 without_needless_headers()
         except Exception as error:  # noqa: BLE001 - the guard's rule: without the archive everything is compiled
@@ -131,13 +135,11 @@ class CompileCache:
         if torch is None:
             return False
         try:
-            day = today()
-            used = artifacts.used_artifacts(torch, day)
-            if not _fresh(torch, used, self._fetched, day):
+            if not self._fresh(torch, self._fetched):
                 return False
-            key = environment_key(self.program)
+            key = environment_key(self.program, self._main)
             stored = self._store.find(key).entries
-            fresh = _fresh(torch, used, stored, day)
+            fresh = self._fresh(torch, stored)
             if fresh:
                 profiles = {entry.name for entry in stored if entry.kind == PROFILE}
                 replaced = {(PROFILE, name) for name in profiles} if any(entry.kind == PROFILE for entry in fresh) else set()
@@ -148,6 +150,17 @@ class CompileCache:
             self._tell("publish", begin, reason=f"{type(error).__name__}: {error}")
             return False
         return bool(fresh)
+
+    def _fresh(self, torch: Torch, stored: tuple[Entry, ...]) -> list[Entry]:
+        """Of what was used, what is not stored, or not marked to be in use any more; and the profile, if it says more now."""
+        day = today()
+        marks: dict[tuple[str, str], int] = {}
+        for entry in stored:
+            marks[entry.kind, entry.name] = max(entry.used, marks.get((entry.kind, entry.name), 0))
+        used = artifacts.used_artifacts(torch, day)
+        fresh = [entry for entry in used if marks.get((entry.kind, entry.name), 0) < day - REFRESH_DAYS]
+        profile = artifacts.new_profile(torch, self._profile_key, stored, day)
+        return fresh if profile is None else [*fresh, profile]
 
     def _why_nothing(self, key: dict[str, Any]) -> str:
         try:
@@ -174,24 +187,20 @@ class CompileCache:
                 return
 
     def _publish_at_exit(self) -> None:
-        """What the thread had no time for. Other ranks leave it: rank 0 has mostly compiled the same."""
-        if os.getpid() == self._pid and not rank_of_environment()[0]:
-            self.publish()
+        """What the thread had no time for. Other ranks let rank 0 go first: mostly it has compiled the same."""
+        if os.getpid() != self._pid or self._torch is None:
+            return
+        try:
+            if rank_of_environment()[0] and self._fresh(self._torch, self._fetched):
+                clock.sleep_s(OTHERS_AT_EXIT_S)
+        except Exception as error:  # noqa: BLE001 - the guard's rule
+            guard.fault("compile cache", error)
+        self.publish()
 
     def _tell(self, act: str, begin: int, *, entries: int = 0, bytes: int = 0, reason: str = "") -> None:  # noqa: A002 - the record's word
         self.status = f"{act}: {entries} entries, {bytes} bytes" + (f"; {reason}" if reason else "")
         end = clock.monotonic_ns()
         recorder.emit({"k": "cache", "t": begin, "end": end, "act": act, "entries": entries, "bytes": bytes, "reason": reason[:1000]})
-
-
-def _fresh(torch: Torch, used: list[Entry], stored: tuple[Entry, ...], day: int) -> list[Entry]:
-    """Of what was used, what is not stored, or not marked to be in use any more; and the profile, if it says more now."""
-    marks: dict[tuple[str, str], int] = {}
-    for entry in stored:
-        marks[entry.kind, entry.name] = max(entry.used, marks.get((entry.kind, entry.name), 0))
-    fresh = [entry for entry in used if marks.get((entry.kind, entry.name), 0) < day - REFRESH_DAYS]
-    profile = artifacts.new_profile(torch, stored, day)
-    return fresh if profile is None else [*fresh, profile]
 
 
 def attach_asked(module: ModuleType) -> None:

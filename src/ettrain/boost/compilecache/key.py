@@ -17,19 +17,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from ettrain._version import VERSION
+
 SCHEMA: Final = 1
 _ISA: Final = re.compile(
     r"(sse|ssse|avx|fma|amx|bmi|sha|sve|asimd|neon|vsx|v?aes|v?pclmul)\w*|f16c|gfni|popcnt|lzcnt|abm|adx|movbe|rdrnd|rdseed|clwb|clflushopt"
 )
 """Of /proc/cpuinfo's flags, those that `-march=native` may turn into instructions; the rest differs between equal machines."""
+_NEEDS_TORCH: Final = re.compile(r"torch\b(?!-)")
 _DEFINES_OPS: Final = (b"torch.library", b"custom_op", b"TORCH_LIBRARY")
 
 
-def environment_key(program: str) -> dict[str, Any]:
+def environment_key(program: str, main: Path | None = None) -> dict[str, Any]:
     """Everything that must be equal for an artifact to be used, by name. JSON types only.
 
     Args:
         program: name under which the program's archives are kept apart from those of others.
+        main: the program's file.
     """
     import torch
 
@@ -42,7 +46,8 @@ def environment_key(program: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()} {'.'.join(platform.libc_ver())}",
         "cpu": cpu_capability(),
         "compiler": compiler_version(),
-        "custom_ops": custom_ops_digest(),
+        "custom_ops": custom_ops_digest(main),
+        "packages": operator_packages(),
     }
     if torch.cuda.is_available():
         device = torch.cuda.current_device()
@@ -106,26 +111,42 @@ def compiler_version() -> str:
     return told.partition("\n")[0].strip()
 
 
-def custom_ops_digest() -> str:
-    """Of the sources of all modules that define custom operators, and of the libraries of operators that were loaded.
+def custom_ops_digest(main: Path | None = None) -> str:
+    """Of the sources of the program's modules that define operators, and of the libraries of operators that were loaded.
 
     torch's keys know an operator by name and schema only: with another body the old one's gradient would be used.
+
+    Args:
+        main: the program's file; Python forgets it before the exit handlers run.
     """
     import torch
 
-    parts = {_file_digest(path) for module in list(sys.modules.values()) if (path := _source_of(module)) and _defines_ops(path)}
+    sources = {path for module in list(sys.modules.values()) if (path := _source_of(module))} | ({main} if main else set())
+    parts = {_file_digest(path) for path in sources if _defines_ops(path)}
     parts |= {_file_digest(Path(path)) for path in getattr(torch.ops, "loaded_libraries", ())}
     return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()[:16] if parts else ""
 
 
+def operator_packages() -> list[str]:
+    """Installed packages that build on torch, and may define operators, with their versions."""
+    from importlib.metadata import distributions
+
+    found = set()
+    for package in distributions():
+        if any(_NEEDS_TORCH.match(need) for need in package.requires or ()):
+            found.add(f"{package.name} {package.version}")
+    return sorted(found - {f"ettrain {VERSION}"})
+
+
 def _source_of(module: ModuleType) -> Path | None:
-    """The module's file, unless it is torch's, ours, or of the standard library."""
+    """The module's file, if it is the program's own: not of the standard library, not of an installed package, not ours."""
     name = getattr(module, "__name__", None)
     path = getattr(module, "__file__", None)
     if not isinstance(name, str) or not isinstance(path, str) or not path.endswith(".py"):
         return None
     top = name.partition(".")[0]
-    return None if top in ("torch", "ettrain", "functorch", "torchgen") or top in sys.stdlib_module_names else Path(path)
+    installed = "/site-packages/" in path or "/dist-packages/" in path
+    return None if installed or top in ("torch", "ettrain") or top in sys.stdlib_module_names else Path(path)
 
 
 def _defines_ops(path: Path) -> bool:
@@ -152,9 +173,15 @@ def _version_of(package: str) -> str:
         return ""
 
 
+def program_file() -> Path | None:
+    """The running program's file."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(path).absolute() if isinstance(path, str) else None
+
+
 def program_name() -> str:
     """What the running program is called, wherever it lies: its module with `-m`, else its file."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec is not None else os.path.basename(str(getattr(main, "__file__", "") or ""))
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    path = program_file()
+    name = spec.name.removesuffix(".__main__") if spec is not None else path.name if path else ""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "program"
