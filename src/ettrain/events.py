@@ -21,6 +21,8 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     dims    part, where, seen, was: what torch.compile has seen so far of each source of a function, and before the compilation that
             began at t; or applied: the dynamic sources that were set
     refused part, where, reason: torch.compile did not compile a function again, since it has been too often
+    tuned   end, kind, op, inputs, device, version, winner, config, best_ms, runner_up, runner_up_ms, choices: a search among kernels;
+            or state (pinned, ignored) and reason: what a file of winners did instead
     exit    the interpreter began to end in good order
     fault   a fault of the recorder's own: where, error, count
     group   a process group this rank is a member of: name, size, ranks ('0-7,16'), same (equal for equal ranks), backend, desc

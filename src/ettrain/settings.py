@@ -16,6 +16,8 @@ ENV_HOME: Final = "ETT_HOME"
 ENV_BOOST: Final = "ETT_BOOST"
 """How the wings meet: set by the supervisor for every process below it, read by the recorder. ETT_HOME is the package's folder;
 ETT_BOOST is there where `ett run` was asked to improve something inside the program (`boost.entry`)."""
+ENV_AUTOTUNE: Final = "ETT_AUTOTUNE"
+"""File of autotuning's winners to pin; the setting of that name as well."""
 ENV_STARTUP_SEQUENTIAL: Final = "ETT_STARTUP_SEQUENTIAL"
 """'1': `ett.Startup` runs its stages one after another, for comparison."""
 
@@ -60,6 +62,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="",
         doc="sources that torch.compile takes as dynamic from the start: auto = what earlier attempts taught, or a value; empty or off = none",
     ),
+    Setting(name="autotune", env=ENV_AUTOTUNE, default="", doc="file of autotuning's winners to pin; empty = none"),
     Setting(
         name="submitted",
         env="ETT_SUBMITTED",

@@ -27,9 +27,11 @@ from ettrain.account.history import (
     Seen,
     Slow,
     Span,
+    Tuning,
 )
 from ettrain.account.startruns import start_run_of
 from ettrain.events import Beat, Record
+from ettrain.tuned import tuned_from
 
 _LABELS: dict[tuple[str, bool, str], Label] = {}
 
@@ -98,6 +100,7 @@ class RankBuilder:
             "fault": self._fault,
             "dims": self._dims,
             "refused": self._refused,
+            "tuned": self._tuned,
             "group": self._group,
             "comm": self._comm,
         }
@@ -133,6 +136,7 @@ class RankBuilder:
             spans=list(self._history.spans),
             compiles=list(self._history.compiles),
             dims=list(self._history.dims),
+            tunings=list(self._history.tunings),
             cache_uses=list(self._history.cache_uses),
             start_runs=list(self._history.start_runs),
             progress=list(self._history.progress),
@@ -323,6 +327,15 @@ class RankBuilder:
 
     def _refused(self, record: Record) -> None:
         self._history.compiles.append(compile_of(record, self.offset))
+
+    def _tuned(self, record: Record) -> None:
+        start = self._time(record)
+        end = self._time(record, "end") if "end" in record else start
+        took_s = max(0, end - start) / 1e9
+        tuned = tuned_from({"search_s": took_s, **record}, kind=str(record["kind"]))
+        if tuned is None:
+            raise ValueError(record)
+        self._history.tunings.append(Tuning(start, end, tuned, str(record.get("state") or "searched"), str(record.get("reason") or "")))
 
     def _dims(self, record: Record) -> None:
         if "applied" in record:

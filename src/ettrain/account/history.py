@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from ettrain.tuned import Tuned
+
 IdentityKey = tuple[str | int, ...]
 NO_LIMIT: Final = 1 << 62
 
@@ -180,6 +182,18 @@ class StartRun(NamedTuple):
     """As declared."""
 
 
+class Tuning(NamedTuple):
+    """A search among kernels, or what a file of winners did instead."""
+
+    start: int
+    end: int
+    tuned: Tuned
+    state: str
+    """`searched`, `cached` (the timings were known from an earlier search), `pinned` or `ignored` (a pin that did not fit)."""
+    reason: str
+    """Why a pin did not fit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One checkpoint written by one rank."""
@@ -250,6 +264,7 @@ class RankHistory:
     compiles: list[Compile] = field(default_factory=list)
     start_runs: list[StartRun] = field(default_factory=list)
     dims: list[Dims] = field(default_factory=list)
+    tunings: list[Tuning] = field(default_factory=list)
     dynamic_sources: str | None = ""
     """What was dynamic from the start by TORCH_COMPILE_DYNAMIC_SOURCES; None = something, but it is not known what."""
     cache_uses: list[CacheUse] = field(default_factory=list)

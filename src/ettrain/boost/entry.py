@@ -15,6 +15,8 @@ from ettrain.record.guard import guard
 
 ASKED: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "torch._dynamo.callback": (("ETT_COMPILE_CACHE", "ettrain.boost.compilecache.cache", "attach_asked"),),
+    "torch._inductor.select_algorithm": (("ETT_AUTOTUNE", "ettrain.boost.autotune.pins", "attach_asked"),),
+    "triton.runtime.autotuner": (("ETT_AUTOTUNE", "ettrain.boost.autotune.pins", "attach_asked"),),
 }
 """Module of torch -> (environment name that asks for it, module of the part, function called with torch's module)."""
 

@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "report": ("ettrain.cli.report", "say where a job's time went"),
     "import": ("ettrain.cli.import_", "turn a foreign log into a job"),
     "cache": ("ettrain.cli.cache", "look after a compile cache"),
+    "autotune": ("ettrain.cli.autotune", "rank what autotuning searched for, and keep the winners"),
     "doctor": ("ettrain.cli.doctor", "check this machine, the runs folder and a job's files"),
 }
 """Name -> (module that has `add_arguments` and `run`, one line of help)."""

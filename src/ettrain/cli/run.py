@@ -14,9 +14,10 @@ from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
 from ettrain.learned import Lessons, program_of
 from ettrain.lifecycle import FAILURE
-from ettrain.settings import ENV_BOOST, ENV_STARTUP_SEQUENTIAL, value_of
+from ettrain.settings import ENV_AUTOTUNE, ENV_BOOST, ENV_STARTUP_SEQUENTIAL, value_of
 from ettrain.supervise.recording import job_name_for, tell
 from ettrain.supervise.run import Outcome, Plan, Supervisor, working_folder
+from ettrain.tuned import from_toml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dynamic-sources", metavar="auto|VALUE", help="what torch.compile takes as dynamic from the start: auto = what earlier attempts taught"
     )
+    parser.add_argument("--autotune", metavar="FILE", help="pin the winners of autotuning that FILE holds: ett autotune JOB --write FILE")
     parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
     parser.add_argument("--sequential", action="store_true", help="run the stages of ett.Startup without overlap, for comparison")
     parser.add_argument("--quiet", action="store_true", help="print nothing of ettrain's own unless something is wrong")
@@ -88,7 +90,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """What the parts that were asked for need in the environment of the next attempt."""
     dynamicsources.check(str(value_of("dynamic_sources", arguments.dynamic_sources)))
-    return {**_compile_cache(arguments), **_startup(arguments)}
+    return {**_compile_cache(arguments), **_startup(arguments), **_autotune(arguments)}
 
 
 def _for_attempt(arguments: argparse.Namespace, paths: JobPaths, words: tuple[str, ...]) -> dict[str, str]:
@@ -113,6 +115,18 @@ def _compile_cache(arguments: argparse.Namespace) -> dict[str, str]:
             "Set ETT_CACHE_KEY to a key of your own (or @FILE) to have them signed."
         )
     return {"ETT_COMPILE_CACHE": address if remote else os.path.abspath(address.removeprefix("file://")), ENV_BOOST: "1"}
+
+
+def _autotune(arguments: argparse.Namespace) -> dict[str, str]:
+    name = str(value_of("autotune", arguments.autotune))
+    if not name:
+        return {}
+    path = Path(name).absolute()
+    try:
+        from_toml(path.read_text(encoding="utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--autotune {name}: cannot be read: {error}. Write one with: ett autotune JOB --write {name}") from None
+    return {ENV_AUTOTUNE: str(path), ENV_BOOST: "1"}
 
 
 def _startup(arguments: argparse.Namespace) -> dict[str, str]:

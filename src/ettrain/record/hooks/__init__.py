@@ -45,6 +45,8 @@ _HOME: Final[dict[str, str]] = {
     "on_eval_frame": "compiling",
     "on_trace_rules": "compiling",
     "on_pgo": "shapes",
+    "on_select_algorithm": "tuning",
+    "on_triton_autotuner": "tuning",
 }
 
 PRIVATE: Final[dict[str, tuple[str, ...]]] = {

@@ -47,6 +47,8 @@ HOOKED = {
     "torch._dynamo.eval_frame": "on_eval_frame",
     "torch._dynamo.trace_rules": "on_trace_rules",
     "torch._dynamo.pgo": "on_pgo",
+    "torch._inductor.select_algorithm": "on_select_algorithm",
+    "triton.runtime.autotuner": "on_triton_autotuner",
     "torchrec.distributed.model_parallel": "on_torchrec",
     "torchdata.stateful_dataloader.stateful_dataloader": "on_stateful_dataloader",
     "safetensors.torch": "on_safetensors",
