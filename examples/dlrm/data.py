@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,22 @@ class CriteoRows(Dataset[Row]):
     def _table_row(self, field: bytes) -> int:
         """Hash a hexadecimal id to a table row; row 0 is kept for missing values."""
         return 1 + int(field, 16) % (self.table_size - 1) if field else 0
+
+
+class SlowService(Dataset[Row]):
+    """A dataset whose first row, in each process, comes late: as from a remote service that has to warm up."""
+
+    def __init__(self, rows: Dataset[Row], delay_s: float) -> None:
+        self.rows = rows
+        self.delay_s = delay_s
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> Row:
+        delay_s, self.delay_s = self.delay_s, 0.0
+        time.sleep(delay_s)
+        return self.rows[row]
 
 
 def collate(rows: list[Row]) -> Batch:

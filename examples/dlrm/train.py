@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
@@ -18,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
-from data import Batch, CriteoRows, ResumableSampler, Row, collate
+from data import Batch, CriteoRows, ResumableSampler, Row, SlowService, collate
 from model import DLRM
 
 
@@ -54,6 +55,7 @@ def parse_args() -> argparse.Namespace:
     add("--lr", type=float, default=1e-3, help="AdamW learning rate, for the MLPs")
     add("--embedding-lr", type=float, default=0.02, help="Adagrad learning rate, for the tables")
     add("--compile", action="store_true", help="torch.compile the dense part of the model")
+    add("--first-batch-delay", type=float, default=0.0, help="a slow data service: its first row comes so late, seconds")
     add("--log-every", type=int, default=10, help="steps between log lines, at least 1")
     add("--save-every", type=int, default=100, help="steps between checkpoints (0: at the end only)")
     add("--eval-every", type=int, default=0, help="steps between evaluations (0: at the end only)")
@@ -79,21 +81,30 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.distributed = dist.is_initialized()
-        self.rank = dist.get_rank() if self.distributed else 0
-        self.world_size = dist.get_world_size() if self.distributed else 1
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.distributed = self.world_size > 1
         self.progress = Progress()
         self.saved_step = -1
         self.evaluated_step = -1
         self.checkpoint_path = args.out / "checkpoint.pt"
-        self._load_data()
-        self._build_model()
         args.out.mkdir(parents=True, exist_ok=True)
         self.sample_log = open_sample_log(args.sample_log, self.rank) if args.sample_log else None
-        if args.resume == "auto" and self.checkpoint_path.exists():
-            self.restore()
 
-    def _load_data(self) -> None:
+    def prepare(self) -> None:
+        """All that comes before the first step."""
+        self.join()
+        self.load_data()
+        self.create_model()
+        self.create_optimizers()
+        self.restore()
+
+    def join(self) -> None:
+        """Meet the other ranks, if there are any."""
+        if self.distributed:
+            dist.init_process_group("gloo")
+
+    def load_data(self) -> None:
         """Index the file and split it: the tail is held out, the rest is for training."""
         args = self.args
         rows = CriteoRows(args.data, args.table_size)
@@ -102,25 +113,30 @@ class Trainer:
             raise SystemExit(f"{args.data}: {len(rows)} rows are too few for --eval-rows and one batch")
         train_set = Subset(rows, range(self.train_rows))
         self.sampler = ResumableSampler(train_set, self.world_size, self.rank, args.seed)
-        self.train_loader = self._loader(train_set, self.sampler)
+        self.service = SlowService(train_set, args.first_batch_delay)
+        self.train_loader: Iterable[Batch] = self._loader(self.service, self.sampler)
         held_out = range(self.train_rows + self.rank, len(rows), self.world_size)
         self.eval_loader = self._loader(Subset(rows, held_out), None)
         self.log(f"data {args.data}: {self.train_rows} training rows, {args.eval_rows} held out")
 
-    def _loader(self, dataset: Subset[Row], sampler: ResumableSampler | None) -> DataLoader[Row]:
+    def _loader(self, dataset: Dataset[Row], sampler: ResumableSampler | None) -> DataLoader[Row]:
         """Batches of `dataset`, parsed in worker processes."""
         args = self.args
         return DataLoader(
             dataset, args.batch_size, sampler=sampler, num_workers=args.workers, collate_fn=collate
         )
 
-    def _build_model(self) -> None:
-        """Create the model (the same on every rank) and one optimizer each for its dense and sparse part."""
+    def create_model(self) -> None:
+        """Create the model, the same on every rank."""
         args = self.args
         torch.manual_seed(args.seed)
         self.model = DLRM(args.table_size, args.dim, args.bottom_mlp, args.top_mlp)
         if args.compile:
             self.model.net.compile()
+
+    def create_optimizers(self) -> None:
+        """Make the model parallel; create one optimizer each for its dense and sparse part."""
+        args = self.args
         self.forward: nn.Module = DistributedDataParallel(self.model) if self.distributed else self.model
         self.optimizers = {
             "net": torch.optim.AdamW(self.model.net.parameters(), lr=args.lr),
@@ -140,7 +156,9 @@ class Trainer:
         return total.tolist()
 
     def restore(self) -> None:
-        """Load the checkpoint; the shuffling must be the one that it was made under."""
+        """Load the checkpoint, if one is to be resumed; the shuffling must be the one that it was made under."""
+        if self.args.resume == "never" or not self.checkpoint_path.exists():
+            return
         state = torch.load(self.checkpoint_path, map_location="cpu", weights_only=True)
         if state["shuffling"] != self._shuffling():
             raise SystemExit(
@@ -182,20 +200,25 @@ class Trainer:
         """What the order of samples depends on, besides the epoch."""
         return {"training rows": self.train_rows, "seed": self.args.seed}
 
-    def train_step(self, batch: Batch) -> Tensor:
-        """Do one optimizer step and return this rank's loss."""
+    def update(self, batch: Batch) -> Tensor:
+        """Forward, backward, both optimizers; return this rank's loss."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         loss = binary_cross_entropy_with_logits(self.forward(batch.dense, batch.categories), batch.labels)
         loss.backward()
         for optimizer in self.optimizers.values():
             optimizer.step()
+        return loss.detach()
+
+    def train_step(self, batch: Batch) -> Tensor:
+        """Do one step, take note of it, and return this rank's loss."""
+        loss = self.update(batch)
         self.progress.step += 1
         self.progress.position += len(batch.rows) * self.world_size
         if self.sample_log:
             ids = " ".join(map(str, batch.rows.tolist()))
             self.sample_log.write(f"{self.progress.step} {ids}\n".encode())
-        return loss.detach()
+        return loss
 
     @torch.no_grad()
     def evaluate(self) -> None:
@@ -240,6 +263,7 @@ class Trainer:
                 return
         progress.epoch += 1
         progress.position = 0
+        self.service.delay_s = 0.0  # it is under way now
 
     def fit(self) -> None:
         """Train to the end, then evaluate and save."""
@@ -256,9 +280,9 @@ def main() -> None:
     """Run as one of torchrun's ranks, or alone."""
     args = parse_args()
     torch.sparse.check_sparse_tensor_invariants.disable()  # the default, said aloud: Adagrad warns otherwise
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("gloo")
-    Trainer(args).fit()
+    trainer = Trainer(args)
+    trainer.prepare()
+    trainer.fit()
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,3 +1,4 @@
+# ruff: noqa: NPY002 - the global generator is the point
 """A model that keeps state of every kind, a step that changes all of it, and what all of it looks like bit for bit."""
 
 import copy
@@ -8,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-
 
 torch.sparse.check_sparse_tensor_invariants.disable()  # the default, said aloud: Adagrad warns otherwise
 

@@ -45,9 +45,11 @@ class Watch:
         """What to tell the user; '' where one stage alone draws, which is the same on every run."""
         if not self.suspects or (len(self.suspects) == 1 and not self._any_declared):
             return ""
+        shared = "from the global random generators, which overlapping stages share: their numbers may differ from run to run"
+        if len(self.suspects) == 1:
+            return f"stage '{self.suspects[0]}' draws {shared}. Declare it with rng=True, or give it a generator of its own."
         names = ", ".join(f"'{name}'" for name in self.suspects)
-        which = f"stage {names} draws" if len(self.suspects) == 1 else f"one or more of the stages {names} draw"
         return (
-            f"{which} from the global random generators, which overlapping stages share: their numbers may differ from run to run. "
-            "Declare those that draw with rng=True (ETT_STARTUP_SEQUENTIAL=1 tells which they are), or give them generators of their own."
+            f"one or more of the stages {names} draw {shared}. Declare those that do with rng=True (ETT_STARTUP_SEQUENTIAL=1 tells "
+            "which they are), or give them generators of their own."
         )
