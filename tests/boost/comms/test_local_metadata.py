@@ -31,6 +31,10 @@ def test_uneven_parts_make_a_dtensor_without_a_collective(told):
     assert "should hold (24, 2) of (70, 2), and holds (3, 2)" in told[0]["wrong part"]
 
 
+def test_a_plan_that_fails_on_one_rank_fails_on_all(told):
+    assert [one["plan failed"] for one in told] == ["no space", "rank 0 could not plan: ValueError: no space", "rank 0 could not plan: ValueError: no space"]
+
+
 def test_plan_caching_sends_less_and_saves_what_is_there(tmp_path):
     first, _ = run_ranks("planning", 2, tmp_path)
     assert first["right"] == [True] * 14

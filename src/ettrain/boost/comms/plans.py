@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from types import FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -165,29 +164,40 @@ def _inside(value: Any, depth: int, seen: tuple[int, ...]) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(words, value)) + "]"
     if isinstance(value, torch.Tensor):
-        return words([tuple(value.shape), value.dtype, value.tolist() if value.numel() <= 64 and value.device.type != "meta" else None])
+        return words([tuple(value.shape), value.dtype, value.device, None if value.is_meta else _digest(value)])
     if isinstance(value, FunctionType):
-        if value.__closure__:
-            return words([value.__qualname__, value.__code__.co_code, [cell.cell_contents for cell in value.__closure__]])
+        code = value.__code__
+        consts = [str(const) for const in code.co_consts if not isinstance(const, CodeType)]
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
         return words(
-            [
-                value.__qualname__,
-                value.__code__.co_code,
-                [str(const) for const in value.__code__.co_consts if not hasattr(const, "co_code")],
-            ]
+            [value.__module__, value.__qualname__, code.co_code, code.co_names, consts, held, value.__defaults__, value.__kwdefaults__]
         )
-    if is_dataclass(value):
-        return words([type(value), {field.name: getattr(value, field.name) for field in fields(value)}])
-    if hasattr(value, "__dict__"):
-        return words([type(value), vars(value)])
-    raise UndescribedError(f"a {type(value).__module__}.{type(value).__qualname__}, which has no parts to compare")
+    if isinstance(value, BuiltinFunctionType):
+        return words([value.__module__, value.__qualname__, None if isinstance(value.__self__, ModuleType) else value.__self__])
+    return words(_parts(value))
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return sha256(flat.numpy().tobytes()).hexdigest()
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object consists of, as pickle would take it apart: by that it is complete."""
+    try:
+        parts = value.__reduce_ex__(2)
+    except Exception as error:
+        raise UndescribedError(f"a {type(value).__module__}.{type(value).__qualname__} has no parts to compare") from error
+    if isinstance(parts, str):
+        return [type(value), parts]
+    return [list(part) if isinstance(part, Iterator) else part for part in parts]
 
 
 def _read(path: Path) -> Any:
     """A kept plan; None where there is none, or one that cannot be read."""
     try:
         return pickle.loads(path.read_bytes())  # noqa: S301 - the docs say where plans may be kept
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:  # noqa: BLE001 - a torn or foreign pickle may raise anything: the plan is computed again
         warnings.warn(f"ettrain: {path} cannot be read ({type(error).__name__}): the plan is computed again", RuntimeWarning, stacklevel=4)

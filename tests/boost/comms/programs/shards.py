@@ -13,7 +13,7 @@ from torch.distributed._shard.sharding_spec import ChunkShardingSpec, Enumerable
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 
-from ettrain.boost.comms import sharded_tensor
+from ettrain.boost.comms import plan_cache, sharded_tensor
 from ettrain.boost.comms.shards import MetadataError, dtensor
 from ettrain.errors import UsageError
 
@@ -90,5 +90,13 @@ uneven = dtensor(part, mesh, [Shard(0)], (7, 2))
 told["dtensor calls"] = sum(CALLS.values())
 told["dtensor"] = bool((uneven.redistribute(placements=[Replicate()]).to_local() == whole).all()) and tuple(uneven.shape) == (7, 2)
 told["wrong part"] = refused(UsageError, lambda: dtensor(part, mesh, [Shard(0)], (70, 2)))
+
+
+class Failing:
+    def plan(self, module, sharders):
+        raise ValueError("no space")
+
+
+told["plan failed"] = refused((ValueError, RuntimeError), lambda: plan_cache(Failing(), sys.argv[1]).collective_plan(torch.nn.Linear(1, 1), []))
 print(json.dumps(told), flush=True)
 dist.destroy_process_group()
