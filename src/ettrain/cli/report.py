@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--perfetto", metavar="FILE", help="write a trace that ui.perfetto.dev opens")
     parser.add_argument("--explain-startup", action="store_true", help="show what the start consists of, stage by stage")
     parser.add_argument("--comms", action="store_true", help="show what the ranks exchanged until the first step, and what of it is avoidable")
+    parser.add_argument("--compiles", action="store_true", help="show what torch.compile compiled and what came out of caches")
     parser.add_argument("--recompiles", action="store_true", help="show what torch.compile compiled again, why, and what to do about it")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
     parser.add_argument("--no-color", action="store_true", help="no colours, also not on a terminal (as NO_COLOR does)")
@@ -93,6 +94,7 @@ def _print_text(told: Account, job: JobHistory, arguments: argparse.Namespace, r
         width=shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns,
         colour=wants_colour(sys.stdout, forbidden=arguments.no_color),
         explain_startup=arguments.explain_startup,
+        compiles=arguments.compiles,
         recompiles=arguments.recompiles,
         comms=arguments.comms,
         runs=runs,

@@ -15,6 +15,7 @@ from ettrain.account.ledger import Account, AttemptRow, Incident, Leaf, Ledger, 
 from ettrain.account.rollback import Resume
 from ettrain.lifecycle import FAILURE, PREEMPTION, STOP, USER_ERROR
 from ettrain.report.comms import comms_dict, start_traffic
+from ettrain.report.compiles import compiles_dict
 from ettrain.report.figures import can, carried
 from ettrain.report.notes import faults_of, notes_of, untracked_ns
 from ettrain.report.palette import group_of
@@ -53,6 +54,7 @@ def report_dict(account: Account, job: JobHistory) -> Json:
         "attempts": [_attempt(row) for row in ledger.attempts],
         "recorder": _recorder(job),
         "startup_runs": startgraph_dict(job),
+        "compiles": compiles_dict(job),
         "comms": comms_dict(start_traffic(job)),
         "notes": [{"level": note.level, "text": note.text} for note in notes_of(account, job)],
         "supports": list(carried(job)),

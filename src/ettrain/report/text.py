@@ -11,6 +11,7 @@ from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account
 from ettrain.report.bars import Ink
 from ettrain.report.commsection import comms_section
+from ettrain.report.compiles import compiles_section
 from ettrain.report.recompiles import recompiles_section
 from ettrain.report.sections import (
     Sheet,
@@ -36,6 +37,7 @@ def render_text(
     width: int,
     colour: bool,
     explain_startup: bool,
+    compiles: bool = False,
     recompiles: bool = False,
     comms: bool = False,
     runs: str = "",
@@ -48,6 +50,7 @@ def render_text(
         width: columns; lines stay within it (80 to 160).
         colour: whether escape sequences may be used.
         explain_startup: add the table of what the start consists of.
+        compiles: add what torch.compile compiled, what came out of caches, and why the rest did not.
         recompiles: add what torch.compile compiled again, why, and what to do about it.
         comms: add the tables of the collectives of the start.
         runs: what `--runs` must be given in the next command, '' where the default will do.
@@ -59,6 +62,8 @@ def render_text(
     if explain_startup:
         lines += startup_section(sheet)
         lines += startgraph_section(job, sheet.width, sheet.ink)
+    if compiles:
+        lines += compiles_section(sheet)
     if recompiles:
         lines += recompiles_section(sheet)
     if comms:

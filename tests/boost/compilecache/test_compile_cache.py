@@ -13,6 +13,7 @@ import pytest
 from ettrain.account.history import CacheUse
 from ettrain.boost.compilecache.key import differences, environment_key
 from ettrain.boost.compilecache.store import Store
+from ettrain.cli import main
 from ettrain.jobpaths import JobPaths
 from ettrain.jobreader import JobReader
 
@@ -90,6 +91,21 @@ def test_a_new_machine_compiles_nothing_and_computes_the_same(machines, first):
     assert (fetched.act, fetched.reason) == ("fetch", "")
     assert fetched.entries >= 4
     assert len(machines.archives()) == 1
+
+
+def test_the_report_says_what_came_out_of_the_cache_and_why_the_rest_did_not(machines, first, capsys):
+    job = ["report", "job", "--runs", str(machines.folder / "runs")]
+    assert main([*job, "--compiles"]) == 0
+    text = capsys.readouterr().out
+    assert "0 of 2" in text
+    assert "#0 had to compile: no archive yet." in text
+    assert "published" in text
+    assert main([*job, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["compiles"]
+    assert told["functions"][0] | {"wall_s": 0, "where": ""} == {
+        "attempt": 0, "function": "one", "where": "", "compiles": 2, "wall_s": 0, "graphs_from_cache": 0, "graphs_compiled": 2, "reason": "no archive yet",
+    }  # fmt: skip
+    assert [use["act"] for use in told["cache"] if use["attempt"] == 0] == ["fetch", "publish"]
 
 
 def test_without_the_cache_the_numbers_are_the_same(machines, first):
