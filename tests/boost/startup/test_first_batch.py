@@ -289,3 +289,30 @@ def test_the_real_batch_is_not_compiled_for_again(job, attempt_knows):
         if number == 0 or attempt_knows:
             assert counters["unique_graphs"] == before
     assert (counters["unique_graphs"] == before) == attempt_knows
+
+
+def test_forking_while_other_stages_run_is_said(capsys):
+    start = ett.Startup()
+    forked = threading.Event()
+
+    @start.stage
+    def model():
+        forked.wait(20)
+
+    @start.stage(rng=True)
+    def batches():
+        started = ett.first_batch(loader(1))
+        forked.set()
+        return list(started)
+
+    assert len(start.run().batches) == 6
+    told = capsys.readouterr().err
+    assert "forks its workers while stage 'model' runs" in told and "forkserver" in told
+
+    @start.stage(rng=True)
+    def later(model):
+        return list(ett.first_batch(loader(1)))
+
+    start._stages.pop("batches")
+    start.run()
+    assert "forks" not in capsys.readouterr().err

@@ -84,6 +84,7 @@ def test_a_kill_while_waiting_is_billed_to_the_start(tmp_path):
     assert walls["idle/start/startup"] > 0.3e9
 
 
+@pytest.mark.slow
 def test_ranks_that_are_ready_at_other_moments_keep_the_declared_order(tmp_path):
     done = subprocess.run([sys.executable, *torchrun(2, PROGRAMS / "ranks.py")], env=clean_environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

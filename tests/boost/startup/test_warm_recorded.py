@@ -4,7 +4,7 @@ import pytest
 from startupjobs import PROGRAMS, ledger_of, recorded
 
 
-@pytest.fixture(scope="module", params=["compiled", "plain-said"])
+@pytest.fixture(scope="module", params=["compiled", pytest.param("plain-said", marks=pytest.mark.slow)])
 def pair(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     return [recorded(folder, PROGRAMS / "warm.py", f"{request.param}-{way}", job=way) for way in ("cold", "warm")]
@@ -27,6 +27,16 @@ def test_its_time_is_billed_to_compile_before_the_first_step(pair):
     assert walls["idle/start/compile"] >= warm.end - warm.start
     assert rank.faults == 0
     assert all(compiled.function != "warm step" for compiled in rank.compiles)
+
+
+def test_the_wait_for_the_first_batch_ends_where_the_training_begins(pair):
+    for _, history in pair:
+        (rank,) = history.attempts[0].ranks
+        waits = [span for span in rank.spans if span.label.stage == "get_first_batch_data"]
+        assert len(waits) == 2  # iter(loader), and its first next()
+        assert waits[1].end <= rank.marks["first_backward"]
+    (warm,) = [span for span in rank.spans if span.label.part == "warm step"]
+    assert waits[0].end <= warm.start and warm.end <= waits[1].start
 
 
 def test_what_was_compiled_in_it_is_not_compiled_again(pair):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -13,6 +15,7 @@ from ettrain.boost import generators
 from ettrain.boost.first.fill import UnfillableError, batch_from
 from ettrain.boost.first.learned import Learned
 from ettrain.boost.first.schema import Node, UndescribableError, describe, inherit, nodes_in, signature_of, tensors_in, widen
+from ettrain.boost.startup.lanes import other_stages
 from ettrain.record.guard import guard
 from ettrain.record.rank import rank_of_environment
 from ettrain.record.recorder import recorder
@@ -41,12 +44,26 @@ class FirstBatch(Generic[T]):
         self.notes: list[str] = []
         """Why the batch was not made from what would have been first."""
         self._earlier = learned.read()
+        self._warn_of_fork()
         self._iterator: Iterator[T] | None = iter(loader)  # on this thread: it draws the workers' seed, and starts them
         self._outcome: tuple[bool, Any] | None = None
         self._thread: threading.Thread | None = None
         if getattr(loader, "num_workers", 0) > 0 if background is None else background:
             self._thread = threading.Thread(target=self._take, name="ettrain-first-batch", daemon=True)
             self._thread.start()
+
+    def _warn_of_fork(self) -> None:
+        """A forked worker inherits the locks that other threads hold at that moment, and nobody opens them there."""
+        others = other_stages()
+        if others and getattr(self._loader, "num_workers", 0) > 0:
+            context = getattr(self._loader, "multiprocessing_context", None) or multiprocessing
+            if context.get_start_method() == "fork":
+                names = ", ".join(f"'{name}'" for name in others)
+                self.notes.append(f"the loader forked its workers while stage {names} ran")
+                sys.stderr.write(
+                    f"ettrain: ett.first_batch: the loader forks its workers while stage {names} runs, and a lock held there stays shut in them "
+                    "for ever. Make the loader's stage depend on it, or give the loader multiprocessing_context='forkserver'.\n"
+                )
 
     def _take(self) -> None:
         """Take the first batch."""

@@ -24,6 +24,14 @@ from ettrain.record.api import stage as marked
 
 _NAME: Final = "ettrain-startup"
 
+_under_way: dict[int, str] = {}
+"""Thread -> the stage that it runs now, in this process."""
+
+
+def other_stages() -> list[str]:
+    """Names of the stages that run on other threads now."""
+    return [name for thread, name in list(_under_way.items()) if thread != threading.get_ident()]
+
 
 class Run:
     """One run of a plan: one stage after another, on the calling thread."""
@@ -73,10 +81,14 @@ class Run:
         value: Any = None
         error: BaseException | None = None
         try:
+            if stage.lane != graph.PROCESS:
+                _under_way[threading.get_ident()] = stage.name
             with marked(stage.bill, part="" if stage.bill == stage.name else stage.name):
                 value = self._call(stage, {self.plan.stages[need].name: self.results[need] for need in self.plan.needs[index]})
         except BaseException as raised:  # noqa: BLE001 - it is raised again where `run` was called
             error = raised
+        finally:
+            _under_way.pop(threading.get_ident(), None)
         self._ended(index, value, error, clock.thread_cpu_ns() - cpu)
 
     def _call(self, stage: Stage, arguments: dict[str, Any]) -> Any:

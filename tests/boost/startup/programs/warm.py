@@ -16,7 +16,7 @@ import warmmodels  # noqa: E402
 mode = sys.argv[1]
 trainer = warmmodels.Trainer(compiled="aot_eager" if "compiled" in mode else None)
 data = TensorDataset(*(torch.cat(parts) for parts in zip(*warmmodels.batches(6), strict=True)))
-loader = DataLoader(data, batch_size=16)
+loader = DataLoader(data, batch_size=16, num_workers=1)
 
 
 def step(batch):
@@ -27,7 +27,8 @@ def step(batch):
 
 if "warm" in mode:
     time.sleep(0.1)
-    result = ett.warm_compile(step, warmmodels.batches(1)[0], protect=[trainer])
+    loader = ett.first_batch(loader)
+    result = ett.warm_compile(step, loader.compile_batch, protect=[trainer])
     assert result.guarantee, result.notes
 for batch in loader:
     step(batch)
