@@ -122,8 +122,8 @@ def test_no_rule_speaks_of_the_programs_own_traffic():
 
 
 def test_a_place_is_told_with_the_way_to_it():
-    library = comm("all_gather_object", via="ShardedTensor.init", site="/env/torchrec/embedding.py:9", user="/work/a/train.py:3", api="DMP.__init__")
-    assert place_of(library) == "ShardedTensor.init, torchrec/embedding.py:9, DMP.__init__, a/train.py:3"
+    library = comm("all_gather_object", via="ShardedTensor.init", site="/env/site-packages/torchrec/embedding.py:9", user="/work/a/train.py:3", api="DMP.__init__")
+    assert place_of(library) == "a/train.py:3 → DMP.__init__ → torchrec/embedding.py:9 → ShardedTensor.init"
     assert place_of(comm("barrier", site="")) == "from many places"
 
 

@@ -100,8 +100,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         key="sharding_plan",
         what="one rank computes the sharding plan, the others wait for it",
-        cure="keep the plan: ettrain.boost.comms.plan_cache",
-        left="none while nothing the plan depends on changes",
+        cure="keep the plan for the next start: ettrain.boost.comms.plan_cache(planner, folder)",
+        left="the broadcast, without the wait",
         meets=lambda comm: comm.op == "broadcast_object_list" and comm.api.endswith("collective_plan"),
     ),
     Rule(

@@ -44,7 +44,7 @@ def _operations(traffic: StartTraffic, sheet: Sheet) -> list[str]:
         mark = " *" if calls.rule is not None else ""
         asynchronous = " async" if calls.asyncs == calls.n else ""
         lines.append(row(columns, [clean(calls.op) + asynchronous + mark, *_numbers(calls)]))
-        lines.append(sheet.ink.dim("    " + clip(place_of(calls.place), sheet.width - 4)))
+        lines += [sheet.ink.dim(line) for line in wrapped(place_of(calls.place), sheet.width, first="    ", rest="      ")]
     rest = traffic.setup[SHOWN:]
     if rest:
         lines.append(row(columns, [f"{len(rest)} further kinds, see --json", *_sums(rest)]))
@@ -72,15 +72,20 @@ def _texts(n: int, wire: int, moved: int, ns: int, wait_ns: int) -> list[str]:
 
 
 def place_of(place: Comm) -> str:
-    """Where calls came from, e.g. 'DistributedDataParallel.__init__, train.py:17'; the way through a package is told as well."""
+    """Where calls came from, from the program inwards: 'a/train.py:17 → DistributedDataParallel.__init__'."""
     if not place.site and not place.via:
         return "from many places"
-    names = [name for name in (place.via, _short(place.site) if place.site and place.user else "", place.api) if name]
-    return clean(", ".join([*names, _short(place.user or place.site)]))
+    library = place.site if place.user else ""
+    way = (_short(place.user or place.site), place.api, _short(library), place.via)
+    return clean(" → ".join(name for name in way if name))
 
 
 def _short(line: str) -> str:
-    """`folder/file.py:17` of a path."""
+    """`folder/file.py:17` of a path; of an installed package the path within it."""
+    for packages in ("site-packages/", "dist-packages/"):
+        _, found, inside = line.rpartition(packages)
+        if found:
+            return inside
     return os.path.join(*line.split(os.sep)[-2:]) if line else ""
 
 
@@ -136,5 +141,5 @@ def _waits(traffic: StartTraffic, sheet: Sheet) -> list[str]:
         if len(shown) < len(ordered) and position == half:
             lines.append(sheet.ink.dim(f"  ... {len(ordered) - len(shown)} more ranks"))
         lines.append(row(columns, [f"rank {wait.rank}", duration(wait.ns), duration(wait.wait_ns)]))
-    lines.append(sheet.ink.dim(f"  rank {ordered[-1].rank} waits least: it comes last to most of them"))
+    lines.append(sheet.ink.dim(f"  rank {ordered[-1].rank} waits least: what it does meanwhile keeps the others"))
     return lines
