@@ -1,7 +1,7 @@
 """Sharded tensors built without asking: equal to those that were gathered, and refused where the ranks disagree."""
 
 import pytest
-from ranks import run_ranks
+from commranks import run_ranks
 
 
 @pytest.fixture(scope="module")

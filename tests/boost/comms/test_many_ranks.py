@@ -1,7 +1,7 @@
 """Counts at sizes that no test machine has, with torch's fake process group."""
 
 import pytest
-from ranks import run_ranks
+from commranks import run_ranks
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from ranks import PROGRAMS, ROOT, run_ranks
+from commranks import PROGRAMS, ROOT, run_ranks
 
 from ettrain.boost.comms.private import PRIVATE, UnsupportedTorchError, lookup
 

@@ -7,7 +7,7 @@ lightning-utilities tqdm`, and what these need in turn, in an environment of its
 import importlib.util
 
 import pytest
-from ranks import run_ranks
+from commranks import run_ranks
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="torchrec is not installed; this file says how")
 
