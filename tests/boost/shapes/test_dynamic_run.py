@@ -1,7 +1,11 @@
 """Dynamic sources, learned and applied: real programs, really compiled, under a real `ett run`."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+PROGRAMS = Path(__file__).parent / "programs"
 AUTO = ("--dynamic-sources", "auto")
 
 
@@ -73,6 +77,17 @@ def test_a_run_without_the_flag_teaches_too_and_what_the_environment_holds_is_ad
     assert last["value"].startswith(mine + ",")
     assert "dense" not in last["value"].removeprefix(mine)
     assert any("is set and stays" in line for line in said)
+
+
+def test_ranks_teach_together(runs):
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2", str(PROGRAMS / "ranks.py")]
+    first = runs.ett("run", "--runs", "runs", "--job", "one", "--", *torchrun)
+    assert sorted(first.stdout.split()[2::4]) == ["2", "2"]
+    told = runs.report("one")
+    assert told["marked"] == ["L['a']:0", "L['b']:0"]
+    assert [(one["ranks"], one["count"]) for one in told["recompilations"]] == [(1, 1), (1, 1)]
+    second = runs.ett("run", "--runs", "runs", "--job", "two", *AUTO, "--", *torchrun)
+    assert sorted(second.stdout.split()[2::4]) == ["1", "1"]
 
 
 def test_a_value_is_handed_on_and_a_broken_one_refused(runs):
