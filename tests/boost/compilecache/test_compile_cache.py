@@ -139,7 +139,8 @@ def test_another_instruction_set_is_a_miss_with_the_reason_and_right_numbers(mac
     assert "cpu: it needs" in machines.uses()[0][0].reason
 
 
-@pytest.mark.parametrize("damage", ["cut", pytest.param("flipped", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_damaged_archive_is_a_miss_with_the_reason(machines, first, damage):
     (path, *_) = [path for path in machines.archives() if path.parent.parent.name == "compiled.py" and "AVX" in path.read_bytes().partition(b"\n")[2][32:2000].decode("latin1")]
     whole = path.read_bytes()
