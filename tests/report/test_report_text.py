@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,14 @@ def test_a_thousand_attempts_fit_on_a_page(story):
     assert len(text.splitlines()) < 100
     assert "... 980 more attempts" in text
     assert "994 more; all are in --json" in text
+
+
+def test_where_recompilation_is_the_largest_loss_the_next_command_shows_what_varies(story):
+    told, job = story("clean")
+    leaf = replace(told.ledger.leaves[0], path="idle/steady/recompile", wall_ns=told.ledger.wall_ns)
+    told = replace(told, ledger=replace(told.ledger, leaves=(*told.ledger.leaves, leaf)))
+    assert next_command(told, job, explained=True)[0] == "ett report dlrm-nightly --recompiles"
+    assert "--recompiles" not in next_command(told, job, explained=True, recompiles=True)[0]
 
 
 def test_the_next_command_suits_the_job(story):

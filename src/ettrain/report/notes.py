@@ -144,11 +144,12 @@ def _where(runs: str) -> str:
     return f" --runs {shlex.quote(clean(runs))}" if runs else ""
 
 
-def next_command(account: Account, job: JobHistory, *, explained: bool = False, runs: str = "") -> tuple[str, str]:
+def next_command(account: Account, job: JobHistory, *, explained: bool = False, recompiles: bool = False, runs: str = "") -> tuple[str, str]:
     """(command to type next, why).
 
     Args:
         explained: the start-up table is on the page already.
+        recompiles: so are the recompilations.
         runs: what `--runs` must be given, '' where the default will do.
     """
     ledger = account.ledger
@@ -161,6 +162,8 @@ def next_command(account: Account, job: JobHistory, *, explained: bool = False, 
         command = command if 0 < len(command) <= COMMAND_LIMIT else "<the same command>"
         return f"ett run --job {name}{where} -- {command}", "resume it; the report goes on where it ended"
     worst = max((leaf for leaf in ledger.leaves if leaf.path != EFFECTIVE), key=lambda leaf: leaf.wall_ns, default=None)
+    if worst is not None and worst.path.endswith("/recompile") and not recompiles:
+        return f"{report_command(ledger.job, runs)} --recompiles", "recompilation is the largest loss: see what varies, and what spares it"
     if worst is not None and group_of(worst.path).key in _START_GROUPS and not explained and can(job, "tts"):
         return f"{report_command(ledger.job, runs)} --explain-startup", "the start is the largest loss: see what it consists of"
     return f"{report_command(ledger.job, runs)} --html {name}.html", "the same with a timeline of every rank"

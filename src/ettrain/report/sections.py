@@ -282,7 +282,7 @@ def notes_section(sheet: Sheet) -> list[str]:
     return lines
 
 
-def next_section(sheet: Sheet, *, explained: bool, runs: str) -> list[str]:
+def next_section(sheet: Sheet, *, explained: bool, recompiles: bool, runs: str) -> list[str]:
     """What to type next."""
-    command, why = next_command(sheet.account, sheet.job, explained=explained, runs=runs)
+    command, why = next_command(sheet.account, sheet.job, explained=explained, recompiles=recompiles, runs=runs)
     return ["", f"Next: {sheet.ink.bold(command)}", f"      {sheet.ink.dim(why)}"]

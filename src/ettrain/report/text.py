@@ -73,5 +73,5 @@ def render_text(
     lines += losses_section(sheet)
     lines += incidents_section(sheet)
     lines += notes_section(sheet)
-    lines += next_section(sheet, explained=explain_startup, runs=runs)
+    lines += next_section(sheet, explained=explain_startup, recompiles=recompiles, runs=runs)
     return "\n".join(lines) + "\n"
