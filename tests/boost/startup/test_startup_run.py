@@ -2,14 +2,18 @@
 
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
 
 import pytest
 import torch
+from startupjobs import PROGRAMS, clean_environment
 
 import ettrain as ett
+from ettrain.clock import process_start_ns
 
 
 def took(call):
@@ -258,3 +262,13 @@ def test_a_stage_that_draws_without_saying_so_is_named(capsys):
     start.run(sequential=True)
     told = capsys.readouterr().err
     assert "'noise'" in told and "rng=True" in told and "'model'" not in told
+
+
+def test_a_stage_elsewhere_ends_when_its_parent_is_killed():
+    done = subprocess.run([sys.executable, PROGRAMS / "orphan.py"], env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and process_start_ns(pid) is not None:
+        time.sleep(0.05)
+    assert process_start_ns(pid) is None

@@ -31,7 +31,7 @@ def test_everything_is_bit_for_bit_as_before_in_the_midst_of_training():
         trainer.step(batch)
     before = trainer.everything()
     state = [id(optimizer.state[p]) for optimizer in trainer.optimizers for p in optimizer.state]
-    assert ett.warm_compile(trainer.step, batches(5)[4], steps=2).guarantee
+    assert ett.warm_compile(trainer.step, batches(5)[4]).guarantee
     after = trainer.everything()
     assert {part: same(before[0][part], after[0][part]) for part in before[0]} == dict.fromkeys(before[0], True)
     assert before[1] == after[1]
@@ -198,3 +198,36 @@ def test_the_copies_are_freed():
     gc.collect()
     shapes = [tuple(t.shape) for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter) and t.shape == (64, 64)]
     assert len(shapes) == 1
+
+
+def test_every_private_name_of_torch_is_there():
+    from importlib import import_module
+
+    from ettrain.boost.private import PRIVATE
+
+    missing = [f"{module}.{name}" for module, names in PRIVATE.items() for name in names if not hasattr(import_module(module), name)]
+    assert missing == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own, on import
+@pytest.mark.parametrize(("has_state", "again"), [(False, 1), (True, 0)])
+def test_a_compiled_optimizer_is_compiled_for_the_state_that_it_has(has_state, again):
+    torch._dynamo.reset()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters(), capturable=False)
+    update = torch.compile(optimizer.step, backend="aot_eager")
+
+    def step(batch):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        update()
+
+    if has_state:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert ett.warm_compile(step, torch.ones(2, 4), model=model, optimizer=optimizer).ran
+    counters = torch._dynamo.utils.counters["stats"]
+    before = counters["unique_graphs"]
+    for _ in range(3):
+        step(torch.ones(2, 4))
+    assert counters["unique_graphs"] - before == again

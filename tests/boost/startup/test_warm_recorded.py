@@ -1,7 +1,10 @@
 """A warm step under a real `ett run`: it is no step, no backward and no first forward; its time is billed to compile."""
 
+import subprocess
+import sys
+
 import pytest
-from startupjobs import PROGRAMS, ledger_of, recorded
+from startupjobs import PROGRAMS, clean_environment, ledger_of, recorded, torchrun
 
 
 @pytest.fixture(scope="module", params=["compiled", pytest.param("plain-said", marks=pytest.mark.slow)])
@@ -46,3 +49,12 @@ def test_what_was_compiled_in_it_is_not_compiled_again(pair):
     (warm,) = [span for span in warm_rank.spans if span.label.part == "warm step"]
     assert cold_rank.compiles and all(compiled.end <= warm.end for compiled in warm_rank.compiles)
     assert len(warm_rank.compiles) == len(cold_rank.compiles)
+
+
+@pytest.mark.slow
+def test_ranks_run_a_warm_step_together_or_not_at_all():
+    done = subprocess.run([sys.executable, *torchrun(2, PROGRAMS / "ready.py")], env=clean_environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    assert lines == [f"rank {rank}: False True True True [None, None]" for rank in (0, 1)]
+    assert "another rank was not ready" in done.stderr

@@ -15,6 +15,7 @@ from ettrain.boost import generators
 from ettrain.boost.first.fill import UnfillableError, batch_from
 from ettrain.boost.first.learned import Learned
 from ettrain.boost.first.schema import Node, UndescribableError, describe, inherit, nodes_in, signature_of, tensors_in, widen
+from ettrain.boost.private import mark_dynamic
 from ettrain.boost.startup.lanes import other_stages
 from ettrain.record.guard import guard
 from ettrain.record.rank import rank_of_environment
@@ -132,15 +133,10 @@ class FirstBatch(Generic[T]):
         nodes, tensors = list(nodes_in(node)), list(tensors_in(self._batch))
         if len(nodes) != len(tensors) or not any(told["dynamic"] for told in nodes):
             return
-        import torch._dynamo
-
-        mark = getattr(torch._dynamo, "maybe_mark_dynamic", None)
-        if mark is None:
-            self.notes.append("dimensions that vary are not marked: this torch has no torch._dynamo.maybe_mark_dynamic")
-            return
         for tensor, told in zip(tensors, nodes, strict=True):
-            if told["dynamic"] and tensor.dim() == len(told["shape"]):
-                mark(tensor, told["dynamic"])
+            if told["dynamic"] and tensor.dim() == len(told["shape"]) and not mark_dynamic(tensor, told["dynamic"]):
+                self.notes.append("dimensions that vary are not marked: this torch has no torch._dynamo.maybe_mark_dynamic")
+                return
 
     # ---- the real ones
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from typing import Any, Final
 
 from ettrain import clock
@@ -44,7 +45,8 @@ class Trace:
                 return
             end = clock.monotonic_ns()
             recorder.drop_stage(self._frame)
-            for name, part, start, stop in waits(run, self.begin, end):
+            on_main = threading.get_ident() == recorder.main
+            for name, part, start, stop in waits(run, self.begin, end) if on_main else ():
                 recorder.lost_ns += stop - start
                 more = {"part": part} if part else {}
                 recorder.emit({"k": "span", "t": start, "name": name, "end": stop, "by": "user", **more})

@@ -12,6 +12,7 @@ from torch import distributed
 
 from ettrain import clock
 from ettrain.boost import generators
+from ettrain.boost.private import graphs_compiled
 from ettrain.boost.warm.found import Found
 from ettrain.boost.warm.kept import Keeper
 from ettrain.errors import EttrainError
@@ -45,7 +46,6 @@ def warm_compile(
     model: Any = None,
     optimizer: Any = None,
     protect: Iterable[Any] = (),
-    steps: int = 1,
     strict: bool = False,
 ) -> Warmed:
     """Run `step(batch)` once so that all it compiles is compiled, then put everything back as it was.
@@ -62,7 +62,6 @@ def warm_compile(
         model: modules that it trains, one or a list; found by themselves where the step names them.
         optimizer: the same for optimizers.
         protect: further objects to put back: schedulers, scalers, or any object with attributes.
-        steps: how often to run it; a compiled optimizer compiles again for its second step, when it has state.
         strict: raise what goes wrong, instead of going on without.
     Returns:
         What came of it. `guarantee` is False where something may have changed, and `notes` say what.
@@ -73,7 +72,7 @@ def warm_compile(
     result = Warmed()
     begin = clock.monotonic_ns()
     with paused("warm step"):
-        _warm(step, batch, (model, optimizer, list(protect)), steps, result)
+        _warm(step, batch, (model, optimizer, list(protect)), result)
     result.seconds = (clock.monotonic_ns() - begin) / 1e9
     if result.error is not None and strict:
         raise result.error
@@ -82,7 +81,7 @@ def warm_compile(
     return result
 
 
-def _warm(step: Callable[[Any], Any], batch: Any, given: Iterable[Any], steps: int, result: Warmed) -> None:
+def _warm(step: Callable[[Any], Any], batch: Any, given: Iterable[Any], result: Warmed) -> None:
     found, keeper = _prepared(step, batch, given, result)
     if not _agreed(ready=keeper is not None):
         result.guarantee = True
@@ -92,10 +91,9 @@ def _warm(step: Callable[[Any], Any], batch: Any, given: Iterable[Any], steps: i
         return
     assert found is not None
     assert keeper is not None
-    states, before = generators.take(), _graphs()
+    states, before = generators.take(), graphs_compiled()
     try:
-        for _ in range(steps):
-            step(batch)
+        step(batch)
         result.ran = True
     except Exception as error:  # noqa: BLE001 - the user's step, on a batch that is not theirs; told in the result
         result.error = error
@@ -106,7 +104,7 @@ def _warm(step: Callable[[Any], Any], batch: Any, given: Iterable[Any], steps: i
         if keeper.left_out:
             result.guarantee = False
             result.notes.append(f"changed and not put back, being too large: {', '.join(keeper.left_out)}. Leave them to the training loop")
-    after = _graphs()
+    after = graphs_compiled()
     result.graphs = None if before is None or after is None else after - before
 
 
@@ -162,17 +160,6 @@ def _judge(found: Found, keeper: Keeper, result: Warmed) -> None:
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all()) if one.layout == torch.strided else one is other  # noqa: PLR0124
-
-
-def _graphs() -> int | None:
-    """Graphs compiled so far by this process."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return 0
-    try:
-        return int(utils.counters["stats"]["unique_graphs"])
-    except (AttributeError, KeyError, TypeError):
-        return None
 
 
 def _tell(result: Warmed) -> None:

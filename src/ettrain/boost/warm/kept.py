@@ -120,7 +120,7 @@ class Keeper:
     def _keep_tensor(self, tensor: Tensor, *, loose: bool = False) -> None:
         if self._met(tensor):
             return
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if nn.parameter.is_lazy(tensor):
             raise TypeError(
                 "the model has lazy parameters that no batch has shaped yet: run it once on a real batch, or give them their shapes"
             )
