@@ -19,6 +19,9 @@ VARIED, STAYED = "varied", "stayed"
 STRENGTH: Final = (STAYED, "?", "float", "rank", ZERO_ONE, VARIED)
 """Where two processes differ about a place, the later in this list is right."""
 
+MORE: Final = "*"
+"""Stands for sources that were too many to be written down: then no expression may stand for several names."""
+
 Function = tuple[str, str]
 """Name and `file:line`."""
 Knowledge = dict[Function, dict[Place, str]]
@@ -166,7 +169,8 @@ def value_of(known: Knowledge, given: str = "") -> str:
         given: what is marked already, and need not be again.
     """
     places = {place for place in wanted(known) if not (given and marks(given, place))}
-    return shortest(places, [place for states in known.values() for place, state in states.items() if state != VARIED])
+    never = [place for states in known.values() for place, state in states.items() if state not in (VARIED, ZERO_ONE)]
+    return shortest(places, never, exact=any(place.source == MORE for place in never))
 
 
 def wanted(known: Knowledge) -> set[Place]:

@@ -104,12 +104,13 @@ class _Candidate:
     places: frozenset[Place]
 
 
-def shortest(wanted: Collection[Place], never: Collection[Place]) -> str:
+def shortest(wanted: Collection[Place], never: Collection[Place], *, exact: bool = False) -> str:
     """The shortest value found that marks every place wanted and none of `never`; where both hold a place, `never` wins.
 
     Args:
         wanted: places to make dynamic.
         never: places that must stay as they are.
+        exact: not all places are known, so every entry must name its own alone.
     Returns:
         The value, '' where nothing can be marked. It is checked against the language before it is handed out.
     """
@@ -119,7 +120,7 @@ def shortest(wanted: Collection[Place], never: Collection[Place]) -> str:
     targets = {place for place in nameable if not any(marks(entry_for(place), other) for other in kept[place.source])}
     singles = [_Candidate(entry_for(place), frozenset([place])) for place in sorted(targets, key=_order)]
     plain = ",".join(candidate.entry for candidate in singles)
-    if len(targets) > MANY:
+    if exact or len(targets) > MANY:
         return plain
     candidates = [*singles, *_whole(targets, kept), *_wider(targets, forbidden)]
     chosen = ",".join(sorted(_cover(targets, candidates)))

@@ -13,6 +13,8 @@ from ettrain.learned import Lessons
 from ettrain.supervise.recording import tell
 
 AUTO, OFF = "auto", "off"
+LONGEST = 60_000
+"""Characters; Linux takes twice as many in one variable."""
 SHOWN = 400
 """Characters of a value that are shown."""
 
@@ -48,6 +50,9 @@ def environment(asked: str, lessons: Lessons, job: JobPaths, *, quiet: bool, giv
         source = "learned from earlier attempts"
     else:
         added, source = asked, "as asked"
+    if len(added) > LONGEST:
+        tell(f"{len(added)} characters of dynamic sources are more than an environment can hold; none are applied")
+        return {}
     if not quiet:
         program = os.path.basename(lessons.program)
         kept = f"{VARIABLE} is set and stays" if before else ""

@@ -75,6 +75,16 @@ def test_a_compilation_that_was_refused_teaches_too():
     assert learn([dims(1, (5, 4))], [again(2, size(5, 6), refused=True)], "")[F][X0] == VARIED
 
 
+def test_a_batch_of_one_in_another_function_forbids_nothing():
+    assert value_of({F: {X0: VARIED, X1: STAYED}, ("other", "m.py:9"): {X0: ZERO_ONE}}) == "L['x']:0"
+
+
+def test_where_not_all_sources_are_known_every_entry_names_its_own_alone():
+    many = {Place(f"L['ids'][{number}]", 0): VARIED for number in range(3)}
+    assert value_of({F: many}) == r"L\['ids'\]\[\d+\]$"
+    assert value_of({F: many | {Place("*"): "?"}}) == "L['ids'][0]:0,L['ids'][1]:0,L['ids'][2]:0"
+
+
 def test_ranks_and_attempts_teach_together_and_what_varied_anywhere_varied():
     assert merged([{F: {X0: STAYED, X1: STAYED}}, {F: {X0: VARIED}}, {F: {X0: ZERO_ONE}}]) == {F: {X0: VARIED, X1: STAYED}}
 

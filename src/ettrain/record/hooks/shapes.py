@@ -16,11 +16,13 @@ from ettrain.record.hooks.compiling import compilation
 from ettrain.record.recorder import recorder
 
 MAX_SOURCES: Final = 5000
-"""So many sources of one process are written down."""
+"""So many sources of one process are written down, each as often as what is known of it changes."""
 MAX_TEXT: Final = 3000
 """So many characters of them go into one record."""
 MAX_VALUE: Final = 3500
 """A longer list of dynamic sources is not written down in full, which a reader can tell."""
+MORE: Final = "*"
+"""Stands for all those that are not."""
 RANK, INTEGER, FLOAT, UNKNOWN = "rank", "int", "float", "?"
 """Ways in which a whole source varied."""
 
@@ -64,6 +66,8 @@ class Sizes:
             for some in _in_pieces(fresh):
                 self._written += len(some)
                 if self._written > MAX_SOURCES:
+                    recorder.emit({"k": "dims", "t": done["t"], **place, "seen": {MORE: UNKNOWN}})
+                    self.found = None
                     return
                 then = {source: was[source] for source in some if source in was}
                 recorder.emit({"k": "dims", "t": done["t"], **place, "seen": some, **({"was": then} if then else {})})
