@@ -1,12 +1,11 @@
 """Sharded tensors built without asking: equal to those that were gathered, and refused where the ranks disagree."""
 
 import pytest
-from commranks import run_ranks
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    return run_ranks("shards", 3, tmp_path_factory.mktemp("saved") / "table")
+@pytest.fixture
+def told(three_ranks):
+    return three_ranks["shards"]
 
 
 @pytest.mark.parametrize("case", ["rows", "a rank without rows", "columns", "chunks"])
@@ -35,8 +34,8 @@ def test_a_plan_that_fails_on_one_rank_fails_on_all(told):
     assert [one["plan failed"] for one in told] == ["no space", "rank 0 could not plan: ValueError: no space", "rank 0 could not plan: ValueError: no space"]
 
 
-def test_plan_caching_sends_less_and_saves_what_is_there(tmp_path):
-    first, _ = run_ranks("planning", 2, tmp_path)
+def test_plan_caching_sends_less_and_saves_what_is_there(three_ranks):
+    first = three_ranks["planning"][0]
     assert first["right"] == [True] * 14
     plain, cached = first["plain"], first["cached"]
     assert cached[2] < plain[2] / 2

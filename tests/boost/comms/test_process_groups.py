@@ -3,14 +3,14 @@
 import ast
 
 import pytest
-from commranks import PROGRAMS, ROOT, run_ranks
+from commranks import ROOT
 
 from ettrain.boost.comms.private import PRIVATE, UnsupportedTorchError, lookup
 
 
-@pytest.fixture(scope="module")
-def told():
-    return run_ranks("groups", 3)
+@pytest.fixture
+def told(three_ranks):
+    return three_ranks["groups"]
 
 
 def test_the_same_ranks_get_the_same_group(told):
@@ -46,6 +46,10 @@ def test_another_timeout_is_another_group_that_works(told):
 
 def test_a_destroyed_group_is_made_anew(told):
     assert all(one["anew"] for one in told)
+
+
+def test_a_device_bound_to_all_ranks_is_not_bound_to_the_group_and_is_bound_again_after(told):
+    assert all(one["bound device"] == ["None", True] and one["bound sums"] for one in told)
 
 
 def test_a_mesh_uses_the_same_groups(told):
@@ -84,4 +88,3 @@ def test_private_attributes_of_torch_stand_in_the_table():
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }
         assert used <= known | {"_init_from_local_shards", "_stats", "_shard"}, name
-    assert PROGRAMS.is_dir()

@@ -1,6 +1,5 @@
 """Three ranks ask for groups in orders that contradict each other, use them, destroy one, and make a mesh."""
 
-import json
 import os
 from datetime import timedelta
 
@@ -31,10 +30,10 @@ def refused(call):
     return ""
 
 
-def main():
+def run(shared):
     told = {"before": refused(lambda: ett.process_groups([0]))}
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = CountingStore(dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world, rank == 0))
+    store = CountingStore(shared)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=20))
     told["all"] = ett.process_groups() is ett.process_groups([2, 1, 0]) is ett.process_groups(backend="gloo") is dist.group.WORLD
     store.taken()
@@ -63,6 +62,12 @@ def main():
     anew = ett.process_groups(timeout=slow)
     told["anew"] = anew is not other and total(anew, range(3))
 
+    device = dist.group.WORLD.bound_device_id = torch.device("cuda:0")
+    bound = ett.process_groups(timeout=timedelta(seconds=8))
+    told["bound device"] = [str(bound.bound_device_id), dist.group.WORLD.bound_device_id == device]
+    dist.group.WORLD.bound_device_id = None
+    told["bound sums"] = total(bound, range(3))
+
     line = mesh("cpu", (1, world), ("outer", "inner"))
     told["mesh"] = line["inner"].get_group() is dist.group.WORLD and line.shape == (1, world)
     told["part"] = distribute_tensor(torch.arange(6.0), line["inner"], [Shard(0)]).to_local().tolist()
@@ -72,7 +77,4 @@ def main():
     dist.barrier()
     dist.destroy_process_group()
     told["gone"] = refused(lambda: ett.process_groups([0]))
-    print(json.dumps(told), flush=True)
-
-
-main()
+    return told

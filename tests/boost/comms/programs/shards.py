@@ -1,10 +1,8 @@
 """Three ranks build sharded tensors by gathering and without, compare them, and save and load what was built."""
 
-import json
-import sys
+import os
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from counting import CALLS, count_calls
 from torch.distributed._shard.sharded_tensor import Shard as Piece
@@ -17,9 +15,8 @@ from ettrain.boost.comms import plan_cache, sharded_tensor
 from ettrain.boost.comms.shards import MetadataError, dtensor
 from ettrain.errors import UsageError
 
-dist.init_process_group("gloo")
-RANK, WORLD = dist.get_rank(), dist.get_world_size()
 count_calls("all_gather_object", "all_gather", "broadcast")
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def rows(counts, width=4):
@@ -65,38 +62,36 @@ def refused(kind, call):
     return ""
 
 
-told = {
-    "rows": compare(*rows([3, 2, 1])),
-    "a rank without rows": compare(*rows([3, 0, 1])),
-    "columns": compare(*columns()),
-    "chunks": compare(*chunks()),
-}
-sizes, spec = rows([3, 2, 1])
-state = {"table": sharded_tensor(pieces(sizes, spec), sizes, spec, check=True)}
-dcp.save(state, checkpoint_id=sys.argv[1])
-for shard in state["table"].local_shards():
-    shard.tensor.zero_()
-dcp.load(state, checkpoint_id=sys.argv[1])
-told["loaded"] = [shard.tensor.unique().tolist() for shard in state["table"].local_shards()]
-told["no dtype"] = refused(UsageError, lambda: sharded_tensor([], sizes, spec))
-held = rows([2, 3, 1])
-told["ranks disagree"] = refused((MetadataError, ValueError), lambda: sharded_tensor(pieces(*held), sizes, spec, check=True))
-
-mesh = init_device_mesh("cpu", (WORLD,))
-whole = torch.arange(14.0).view(7, 2)
-part = whole.chunk(WORLD)[RANK]
-CALLS.clear()
-uneven = dtensor(part, mesh, [Shard(0)], (7, 2))
-told["dtensor calls"] = sum(CALLS.values())
-told["dtensor"] = bool((uneven.redistribute(placements=[Replicate()]).to_local() == whole).all()) and tuple(uneven.shape) == (7, 2)
-told["wrong part"] = refused(UsageError, lambda: dtensor(part, mesh, [Shard(0)], (70, 2)))
-
-
 class Failing:
     def plan(self, module, sharders):
         raise ValueError("no space")
 
 
-told["plan failed"] = refused((ValueError, RuntimeError), lambda: plan_cache(Failing(), sys.argv[1]).collective_plan(torch.nn.Linear(1, 1), []))
-print(json.dumps(told), flush=True)
-dist.destroy_process_group()
+def run(folder):
+    told = {
+        "rows": compare(*rows([3, 2, 1])),
+        "a rank without rows": compare(*rows([3, 0, 1])),
+        "columns": compare(*columns()),
+        "chunks": compare(*chunks()),
+    }
+    sizes, spec = rows([3, 2, 1])
+    state = {"table": sharded_tensor(pieces(sizes, spec), sizes, spec, check=True)}
+    dcp.save(state, checkpoint_id=folder)
+    for shard in state["table"].local_shards():
+        shard.tensor.zero_()
+    dcp.load(state, checkpoint_id=folder)
+    told["loaded"] = [shard.tensor.unique().tolist() for shard in state["table"].local_shards()]
+    told["no dtype"] = refused(UsageError, lambda: sharded_tensor([], sizes, spec))
+    held = rows([2, 3, 1])
+    told["ranks disagree"] = refused((MetadataError, ValueError), lambda: sharded_tensor(pieces(*held), sizes, spec, check=True))
+
+    mesh = init_device_mesh("cpu", (WORLD,))
+    whole = torch.arange(14.0).view(7, 2)
+    part = whole.chunk(WORLD)[RANK]
+    CALLS.clear()
+    uneven = dtensor(part, mesh, [Shard(0)], (7, 2))
+    told["dtensor calls"] = sum(CALLS.values())
+    told["dtensor"] = bool((uneven.redistribute(placements=[Replicate()]).to_local() == whole).all()) and tuple(uneven.shape) == (7, 2)
+    told["wrong part"] = refused(UsageError, lambda: dtensor(part, mesh, [Shard(0)], (70, 2)))
+    told["plan failed"] = refused((ValueError, RuntimeError), lambda: plan_cache(Failing(), folder).collective_plan(torch.nn.Linear(1, 1), []))
+    return told
