@@ -46,7 +46,7 @@ def start(trainer: Trainer) -> None:
         trainer.sampler.set_position(trainer.progress.epoch, trainer.progress.position)
         return ett.first_batch(trainer.train_loader, make=lambda: example_batch(args.batch_size))
 
-    @stages.stage(collective=True, bill="compile")
+    @stages.stage(collective=True, rng=True, bill="compile")
     def compiled(batches: Any) -> None:
         if args.compile:
             ett.warm_compile(trainer.update, batches.compile_batch, model=trainer.forward)

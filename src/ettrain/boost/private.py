@@ -10,7 +10,18 @@ PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     "torch._dynamo": ("maybe_mark_dynamic",),
     "torch._dynamo.utils": ("counters",),
 }
-"""Module of torch -> names; a contract test looks them up in the torch at hand."""
+"""Module of torch -> names; a contract test looks them up in the torch at hand. `torch._C._cuda_getDevice` is there in builds for CUDA only."""
+
+
+def current_cuda_device() -> int:
+    """The calling thread's CUDA device; 0 where there is none, or torch does not tell. Does not touch the device, as the public function would."""
+    ask = getattr(sys.modules.get("torch._C"), "_cuda_getDevice", None)
+    if ask is None:
+        return 0
+    try:
+        return int(ask())
+    except RuntimeError:  # a build for CUDA on a machine without
+        return 0
 
 
 def mark_dynamic(tensor: Any, dims: list[int]) -> bool:

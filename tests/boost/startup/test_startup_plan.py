@@ -123,3 +123,23 @@ def test_the_chain_goes_back_over_what_was_waited_for_longest():
     assert critical_chain(plan.waits_for, {0: 5, 1: 9, 2: 12, 3: 20, 4: 7}) == [1, 2, 3]
     assert critical_chain(plan.waits_for, {0: 5, 1: 9, 2: 12, 3: 20, 4: 7}, last=4) == [0, 4]
     assert critical_chain(plan.waits_for, {}) == []
+
+
+def test_a_parameter_with_a_default_is_no_dependency():
+    start = ett.Startup()
+
+    @start.stage
+    def size(): ...
+
+    @start.stage
+    def model(width=3, *, size=5):
+        return width, size
+
+    assert start.run().model == (3, 5)
+
+
+def test_a_coroutine_is_refused():
+    with pytest.raises(UsageError, match="'loader'.*coroutine"):
+
+        @ett.Startup().stage
+        async def loader(): ...

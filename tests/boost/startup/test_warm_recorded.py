@@ -58,3 +58,11 @@ def test_ranks_run_a_warm_step_together_or_not_at_all():
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
     assert lines == [f"rank {rank}: False True True True [None, None]" for rank in (0, 1)]
     assert "another rank was not ready" in done.stderr
+
+
+@pytest.mark.slow
+def test_parallel_models_train_on_as_if_nothing_had_been():
+    done = subprocess.run([sys.executable, *torchrun(2, PROGRAMS / "parallel.py")], env=clean_environment(), capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    assert lines == [f'rank {rank}: {{"ddp": true, "fsdp": true}}' for rank in (0, 1)]

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Startup:
-    """The stages of a start: functions whose parameters name the stages that they depend on, as in pytest fixtures.
+    """The stages of a start: functions whose parameters name the stages that they depend on, as in pytest fixtures (those with a default do not).
 
     Independent stages overlap. Results are the same as without overlap, provided that stages share nothing but what they hand on, and
     that those which draw from the global random generators say so.

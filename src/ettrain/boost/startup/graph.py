@@ -29,7 +29,7 @@ class Stage:
     name: str
     call: Callable[..., Any]
     needs: tuple[str, ...]
-    """Names of the stages whose results it takes: its parameters."""
+    """Names of the stages whose results it takes: its parameters, save those with a default."""
     lane: str
     """Where it runs: `thread`, `main`, `collective` or `process`."""
     collective: bool
@@ -60,11 +60,14 @@ def stage_of(function: Callable[..., Any], *, collective: bool, process: bool, m
             f"stage '{name}' ({where}): process=True and {asked}=True exclude each other: another process has no part in this one's "
             "process group, main thread or random generators. Drop one of them."
         )
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"stage '{name}' ({where}) is a coroutine, and stages are called. Run its event loop inside: asyncio.run(...)")
     needs = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _NAMED:
             raise UsageError(f"stage '{name}' ({where}): parameter '{parameter}' names no stage. Name every dependency.")
-        needs.append(parameter.name)
+        if parameter.default is inspect.Parameter.empty:
+            needs.append(parameter.name)
     lane = MAIN if main else PROCESS if process else COLLECTIVE if collective else THREAD
     return Stage(name=name, call=function, needs=tuple(needs), lane=lane, collective=collective, rng=rng, bill=bill or name, where=where)
 

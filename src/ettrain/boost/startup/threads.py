@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from ettrain.boost.private import current_cuda_device
+
 
 class ThreadSettings:
     """The settings of the thread that makes it."""
@@ -23,13 +25,12 @@ class ThreadSettings:
         torch: Any = sys.modules.get("torch")
         self._grad: bool | None = None
         self._device: Any = None
-        self._cuda: int | None = None
+        self._cuda = 0
         if torch is not None and hasattr(torch, "get_default_device") and hasattr(torch, "cuda"):  # else it is being imported
             self._grad = torch.is_grad_enabled()
             device = torch.get_default_device()
             self._device = device if device.type != "cpu" else None
-            if torch.cuda.is_initialized():
-                self._cuda = torch.cuda.current_device()
+            self._cuda = current_cuda_device()
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Call it under these settings."""
@@ -43,6 +44,6 @@ class ThreadSettings:
             stack.enter_context(torch.set_grad_enabled(self._grad))
             if self._device is not None:
                 stack.enter_context(torch.device(self._device))
-            if self._cuda is not None:
+            if self._cuda:
                 torch.cuda.set_device(self._cuda)
             return call()

@@ -40,6 +40,8 @@ class Found:
         self.cells: list[Any] = []
         self.globals: list[tuple[dict[str, Any], str]] = []
         self._seen: dict[int, Any] = {}
+        self._asked: set[int] = set()
+        """Owners that the user named: kept whatever their size."""
         for thing in given:
             self._given(thing)
         self._look_into(step, DEPTH)
@@ -57,7 +59,7 @@ class Found:
         for thing in self.stateful:
             keeper.keep_object(thing)
         for owner in self.owners:
-            keeper.keep_attributes(owner)
+            keeper.keep_attributes(owner, loose=id(owner) not in self._asked)
         for thing in self.loose:
             keeper.keep(thing, loose=True)
         for cell in self.cells:
@@ -89,6 +91,7 @@ class Found:
         elif thing is not None and not self._take(thing) and self._new(thing):
             if not hasattr(thing, "__dict__"):
                 raise TypeError(f"protect: a {type(thing).__name__} has no state that could be kept")
+            self._asked.add(id(thing))
             self.owners.append(thing)
             self._members(vars(thing).values())
 

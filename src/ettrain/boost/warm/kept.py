@@ -86,20 +86,20 @@ class Keeper:
             if not loose or len(thing) <= LOOSE_ITEMS:
                 self._all(thing, loose=loose)
         elif dataclasses.is_dataclass(thing) and not isinstance(thing, type) and not self._met(thing):
-            self._keep_fields(thing, [field.name for field in dataclasses.fields(thing) if hasattr(thing, field.name)])
+            self._keep_fields(thing, [field.name for field in dataclasses.fields(thing) if hasattr(thing, field.name)], loose=loose)
 
     def keep_object(self, thing: Any) -> None:
         """Keep everything that an object holds: an optimizer's state, a scheduler's position."""
         if not self._met(thing):
             self._keep_dict(vars(thing), loose=False)
 
-    def keep_attributes(self, thing: Any) -> None:
+    def keep_attributes(self, thing: Any, *, loose: bool) -> None:
         """Keep the plain values and containers among an object's attributes: a trainer's counters.
 
         What it holds besides, and attributes that are new afterwards, may be the work of another thread, and stay.
         """
         if not self._met(thing):
-            self._keep_fields(thing, list(getattr(thing, "__dict__", ())))
+            self._keep_fields(thing, list(getattr(thing, "__dict__", ())), loose=loose)
 
     def keep_module(self, module: nn.Module) -> None:
         """Keep a module and all modules below it."""
@@ -115,7 +115,7 @@ class Keeper:
             for members in (part._parameters, part._buffers):
                 self._keep_dict(members, loose=False)
             own = not type(part).__module__.startswith("torch.")
-            self._keep_fields(part, list(vars(part)) if own else ["training"])
+            self._keep_fields(part, list(vars(part)) if own else ["training"], loose=True)
 
     def _keep_tensor(self, tensor: Tensor, *, loose: bool = False) -> None:
         if self._met(tensor):
@@ -201,7 +201,7 @@ class Keeper:
 
         self._back.append(back)
 
-    def _keep_fields(self, thing: Any, names: list[str]) -> None:
+    def _keep_fields(self, thing: Any, names: list[str], *, loose: bool) -> None:
         """Keep attributes that are plain values, and what is in those that are containers."""
         plain = {}
         for name in names:
@@ -209,7 +209,7 @@ class Keeper:
             if isinstance(value, _PLAIN):
                 plain[name] = value
             else:
-                self.keep(value, loose=True)
+                self.keep(value, loose=loose)
 
         def back() -> None:
             for name, value in plain.items():
