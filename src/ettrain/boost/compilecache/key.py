@@ -133,7 +133,7 @@ def operator_packages() -> list[str]:
 
     found = set()
     for package in distributions():
-        if any(_NEEDS_TORCH.match(need) for need in package.requires or ()):
+        if any(_NEEDS_TORCH.match(need) and "extra ==" not in need for need in package.requires or ()):
             found.add(f"{package.name} {package.version}")
     return sorted(found - {f"ettrain {VERSION}"})
 
