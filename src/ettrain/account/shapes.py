@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ettrain.account.dynamic import Knowledge, learn, merged, place_of, value_of, wanted
+from ettrain.account.dynamic import VARIED, Knowledge, learn, merged, place_of, value_of, wanted
 from ettrain.account.history import Compile, Dims, JobHistory, RankHistory
 from ettrain.account.recompiles import CURABLE, NUMBER, SIZE, ZERO_ONE, Cause, cause_of, user_name
-from ettrain.account.sources import Place, marks
+from ettrain.account.sources import Place, entry_for, marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,14 @@ class Recompile:
     """Per attempt the rank that spent most on it, summed: forward and backward, as ranks compile at the same time."""
 
 
+class Clash(NamedTuple):
+    """A place that cannot be marked in one function without being marked in another."""
+
+    place: Place
+    stays_in: tuple[str, ...]
+    """Functions in which it stays the same: `name (file:line)`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
     """What is known of a job's dynamic shapes."""
@@ -53,8 +61,10 @@ class Shapes:
     value: str
     """The proposed value, '' where there is nothing to mark."""
     marked: tuple[Place, ...]
-    clashes: tuple[Place, ...]
+    clashes: tuple[Clash, ...]
     """What varied in one function, and stayed the same under the same name in another: left alone."""
+    wider: str
+    """A value that marks these as well; '' where there are none."""
     applied: tuple[str, ...]
     """Values that attempts ran under."""
 
@@ -74,9 +84,26 @@ def shapes_of(job: JobHistory) -> Shapes:
         first_count=len(table.functions),
         value=value,
         marked=tuple(place for place in varied if marks(value, place)),
-        clashes=tuple(place for place in varied if not marks(value, place)),
+        clashes=tuple(Clash(place, _stays_in(known, place)) for place in varied if not marks(value, place)),
+        wider=value_of(_without_clashes(known)) if any(not marks(value, place) for place in varied) else "",
         applied=tuple(sorted({rank.dynamic_sources for attempt in job.attempts for rank in attempt.ranks if rank.dynamic_sources})),
     )
+
+
+def _stays_in(known: Knowledge, place: Place) -> tuple[str, ...]:
+    """Functions that forbid to mark the place, `name (file:line)`."""
+    entry = entry_for(place)
+    return tuple(
+        f"{name} ({where})"
+        for (name, where), states in sorted(known.items())
+        if any(state not in (VARIED, ZERO_ONE) and other.source == place.source and marks(entry, other) for other, state in states.items())
+    )
+
+
+def _without_clashes(known: Knowledge) -> Knowledge:
+    """The same, as if what varied anywhere had varied everywhere."""
+    varied = wanted(known)
+    return {function: {place: VARIED if place in varied else state for place, state in states.items()} for function, states in known.items()}
 
 
 class _Cost(NamedTuple):

@@ -21,8 +21,7 @@ PLACES_SHOWN: Final = 4
 HINTS: Final[dict[str, str]] = {
     "limit": "torch compiled this function too often and runs it uncompiled where no graph fits: cure the causes above it, "
     "or raise torch._dynamo.config.recompile_limit",
-    "clash": "the same name stays constant in another function, and a dynamic source knows no functions: "
-    "torch._dynamo.mark_dynamic(tensor, dim) in the program can tell them apart",
+    "clash": "the same name stays the same in another function, and a dynamic source knows no functions; see below",
     ZERO_ONE: "torch compiles sizes 0 and 1 apart, whatever is dynamic: avoid such a batch (drop_last=True, or pad it)",
     "rank": "the number of dimensions changes: give the tensor one shape (unsqueeze), or compile the two uses apart",
     "dtype": "the dtype changes: cast before the call",
@@ -56,7 +55,7 @@ def recompiles_section(sheet: Sheet) -> list[str]:
     again = sum(recompile.count for recompile in shapes.recompiles if not recompile.refused)
     spent = duration(sum(recompile.wall_ns for recompile in shapes.recompiles))
     lines += wrapped(f"{compiled}; {plural(again, 'compilation')} more took {spent} (forward and backward, slowest rank).", sheet.width)
-    lines += ["", *_table(sheet, shapes), *_hints(sheet, shapes), *_applied(sheet, shapes), *_value(sheet, shapes)]
+    lines += ["", *_table(sheet, shapes), *_hints(sheet, shapes), *_clashes(sheet, shapes), *_applied(sheet, shapes), *_value(sheet, shapes)]
     return lines
 
 
@@ -115,6 +114,25 @@ def _hints(sheet: Sheet, shapes: Shapes) -> list[str]:
     return lines
 
 
+def _clashes(sheet: Sheet, shapes: Shapes) -> list[str]:
+    """Where names that vary stay the same, and the value for those who do not mind."""
+    if not shapes.clashes:
+        return []
+    functions: dict[tuple[str, ...], list[str]] = {}
+    for clash in shapes.clashes:
+        functions.setdefault(tuple(_short(function) for function in clash.stays_in), []).append(clean(str(clash.place)))
+    lines = ["", "  Left alone, since they were not seen to vary everywhere:"]
+    for where, places in functions.items():
+        lines += wrapped(f"{', '.join(places)}: the same in {', '.join(where)}", sheet.width, first="    · ", rest="      ")
+    text = "If they may be dynamic there as well, take this value; else mark tensors in the program with torch._dynamo.mark_dynamic(tensor, dim):"
+    return [*lines, *wrapped(text, sheet.width), f"    {VARIABLE}={shell_word(shapes.wider)}"]
+
+
+def _short(function: str) -> str:
+    name, _, where = function.partition(" (")
+    return f"{clean(name)} ({place(where.rstrip(')'))})"
+
+
 def _applied(sheet: Sheet, shapes: Shapes) -> list[str]:
     values = [f"  {VARIABLE}={shell_word(clean(value))}" for value in shapes.applied]
     return ["", *wrapped("Made dynamic from the start in this job:", sheet.width), *values] if values else []
@@ -147,7 +165,8 @@ def recompiles_dict(shapes: Shapes) -> dict[str, object]:
         "first_s": seconds(shapes.first_ns),
         "dynamic_sources": shapes.value,
         "marked": [str(item) for item in shapes.marked],
-        "clashes": [str(item) for item in shapes.clashes],
+        "clashes": [{"place": str(clash.place), "stays_in": list(clash.stays_in)} for clash in shapes.clashes],
+        "dynamic_sources_wider": shapes.wider,
         "applied": list(shapes.applied),
         "recompilations": [_one(recompile) for recompile in shapes.recompiles],
     }

@@ -41,16 +41,21 @@ def test_a_function_compiled_too_often_is_named_and_took_no_time(causes):
 
 def test_what_stays_in_another_function_under_the_same_name_is_never_marked(causes):
     assert causes["dynamic_sources"] == ""
-    assert causes["clashes"] == ["L['x']:0"]
+    (clash,) = causes["clashes"]
+    assert clash["place"] == "L['x']:0"
+    assert any(function.startswith("other (") for function in clash["stays_in"])
+    assert causes["dynamic_sources_wider"] == "L['x']:0"
     one = of(causes, "shapes", "size")
     assert not one["curable"]
-    assert "mark_dynamic" in one["hint"]
+    assert "stays the same in another function" in one["hint"]
 
 
 def test_the_text_says_it_and_proposes_nothing(module_runs, causes):
     text = module_runs.text("causes")
     assert "No dynamic source cures these" in text
     assert "--dynamic-sources auto" not in text
+    assert "mark_dynamic" in text
+    assert "other (causes.py:" in text
 
 
 def test_a_job_that_never_compiled_says_so(runs):
