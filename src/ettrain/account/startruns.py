@@ -49,7 +49,7 @@ class PathRow:
     slack_ns: int
     """How much longer it could have taken without lengthening the critical path."""
     critical: bool
-    """Whether it is on the critical path."""
+    """Whether it is on the critical path; of a run that failed, none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def critical_path(run: StartRun) -> CriticalPath:
     onward, _ = _longest(after, took)
     path = max(upto, default=0)
     through = [upto[i] + onward[i] - took[i] for i in range(len(stages))]
-    chain = _chain(before, upto, path)
+    chain = _chain(before, upto, path) if not run.error else set()
     begun = sorted((i for i in range(len(stages)) if stages[i].start), key=lambda i: (stages[i].start, i))
     rows = tuple(PathRow(stage=stages[i], took_ns=took[i], slack_ns=path - through[i], critical=i in chain) for i in begun)
     return CriticalPath(run=run, rows=rows, took_ns=run.end - run.start, path_ns=path, sum_ns=sum(took))

@@ -65,7 +65,7 @@ def _run_dict(shown: ShownRun) -> Json:
                 "begin_s": seconds(item.stage.start - run.start),
                 "took_s": seconds(item.took_ns),
                 "cpu_s": seconds(item.stage.cpu_ns),
-                "slack_s": seconds(item.slack_ns),
+                "slack_s": None if run.error else seconds(item.slack_ns),
                 "critical": item.critical,
             }
             for item in path.rows
@@ -93,7 +93,7 @@ def _run_lines(shown: ShownRun, width: int, ink: Ink) -> list[str]:
     for item in path.rows:
         stage = item.stage
         values = [("* " if item.critical else "  ") + clean(stage.name), stage.lane, duration(stage.start - run.start)]
-        values += [duration(item.took_ns), duration(stage.cpu_ns), "" if item.critical else duration(item.slack_ns)]
+        values += [duration(item.took_ns), duration(stage.cpu_ns), "" if item.critical or run.error else duration(item.slack_ns)]
         before = room * (stage.start - run.start) // max(1, path.took_ns)
         count = max(1, room * item.took_ns // max(1, path.took_ns)) if room else 0
         bar = " " * before + BAR * min(count, room - before)

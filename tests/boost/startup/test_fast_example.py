@@ -15,7 +15,7 @@ ARGUMENTS = "--steps 12 --save-every 5 --log-every 3 --eval-rows 300 --table-siz
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "criteo.tsv"
-    subprocess.run([sys.executable, EXAMPLE / "make_data.py", "--out", path, "--rows", "2000"], check=True, capture_output=True)
+    subprocess.run([sys.executable, EXAMPLE / "make_data.py", "--out", path, "--rows", "1200"], check=True, capture_output=True)
     return path
 
 

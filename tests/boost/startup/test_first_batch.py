@@ -96,7 +96,7 @@ class Broken(Rows):
 
 
 def test_what_the_pipeline_raises_is_raised_where_the_batch_is_asked_for():
-    started = ett.first_batch(loader(1, Broken()))
+    started = ett.first_batch(loader(0, Broken()), background=True)
     time.sleep(0.1)
     with pytest.raises(KeyError, match="no such row"):
         next(iter(started))
