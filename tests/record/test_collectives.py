@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from launching import PROGRAMS, free_port
+from launching import PROGRAMS, Job, free_port
 
 from ettrain.report.comms import start_traffic
 
@@ -124,3 +124,34 @@ def test_a_collective_keeps_its_budget(job):
     assert (costs["seen"], costs["on"]) == ([["all_reduce", 60 * 200]], False)
     assert costs["first"] < 20_000
     assert costs["after"] < 1000
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    job = Job(tmp_path_factory.mktemp("odd") / "job")
+    return job.program("collectives_odd"), job
+
+
+def test_a_group_that_torch_did_not_make_has_its_size_and_no_fault(odd):
+    told, job = odd
+    assert told["foreign"] == {"init_process_group 0 8": 1, "all_reduce foreign 7": 1}
+    assert job.records(kind="fault") == []
+
+
+def test_calls_of_other_threads_count_and_a_fork_begins_anew(odd):
+    assert odd[0]["threads"] == 2
+    assert odd[0]["child"] == {}
+
+
+def test_more_places_than_are_told_apart_are_summed_up(odd):
+    told, job = odd
+    assert told["kinds"]
+    assert told["all"] == 600
+    (rest,) = [record for record in job.records(kind="comm") if record.get("more")]
+    assert rest["n"] > 100
+    assert "site" not in rest
+
+
+def test_ranks_are_written_in_short(odd):
+    assert odd[0]["ranks"] == [["0-2,5", "0-2,5"], ["3", "3"]]
+    assert odd[0]["long"] == [True, True, True]

@@ -138,6 +138,8 @@ class Traffic:
         """A call ended just now; `group` is torch's, None for the default one."""
         end = now()
         name = self.name_of(group)
+        if not name and op not in GROUPS:
+            return  # no member: nothing was sent
         place = self.sites.of(currentframe()) if self.sites is not None else None
         key = (op, name, evaluation.seen_forward, place)
         row = self.rows.get(key)
@@ -168,15 +170,16 @@ class Traffic:
         return name
 
     def _describe(self, name: str, group: Any) -> None:
-        ranks = sorted(self.module.get_process_group_ranks(group))
+        try:
+            ranks, backend = sorted(self.module.get_process_group_ranks(group)), str(self.module.get_backend(group))
+        except (KeyError, ValueError, RuntimeError):  # a group that torch did not make: only its size can be had
+            self.groups[name] = group.size()
+            return
         self.groups[name] = len(ranks)
         if len(self.groups) <= MAX_GROUPS:
-            text, digest = ranks_text(ranks)
-            backend = str(self.module.get_backend(group))
-            more = {"desc": str(getattr(group, "group_desc", "") or "")[:100]}
-            recorder.emit(
-                {"k": "group", "t": now(), "name": name, "size": len(ranks), "ranks": text, "same": digest, "backend": backend} | more
-            )
+            text, same = ranks_text(ranks)
+            record = {"k": "group", "t": now(), "name": name, "size": len(ranks), "ranks": text, "same": same, "backend": backend}
+            recorder.emit(record | {"desc": str(getattr(group, "group_desc", "") or "")[:100]})
 
 
 traffic = Traffic()
