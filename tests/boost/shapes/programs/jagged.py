@@ -47,7 +47,8 @@ for step in range(len(NAMES) + 4):
     dense = torch.randn(16 if step < len(NAMES) + 3 else 9, 4)
     ids = {name: torch.randint(0, 100, (length,)) for name, length in zip(NAMES, lengths)}
     optimizer.zero_grad()
-    compiled(dense, ids, torch.ones(3), 2 if step <= len(NAMES) else 5).sum().backward()
+    loss = compiled(dense, ids, torch.ones(3), 2 if step <= len(NAMES) else 5).sum()
+    loss.backward()
     optimizer.step()
 state = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
-print(json.dumps({"graphs": counters["stats"]["unique_graphs"], "state": hashlib.sha256(state).hexdigest(), "value": os.environ.get("TORCH_COMPILE_DYNAMIC_SOURCES", "")}))
+print(json.dumps({"loss": float(loss), "graphs": counters["stats"]["unique_graphs"], "state": hashlib.sha256(state).hexdigest(), "value": os.environ.get("TORCH_COMPILE_DYNAMIC_SOURCES", "")}))
