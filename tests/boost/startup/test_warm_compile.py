@@ -1,5 +1,6 @@
 """`ett.warm_compile` changes nothing: every value bit for bit, and the training that follows."""
 
+import functools
 import gc
 import threading
 
@@ -231,3 +232,45 @@ def test_a_compiled_optimizer_is_compiled_for_the_state_that_it_has(has_state, a
     for _ in range(3):
         step(torch.ones(2, 4))
     assert counters["unique_graphs"] - before == again
+
+
+class Inner:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.count, self.seen = model, optimizer, 0, []
+
+    def __call__(self, batch):
+        self.count += 1
+        self.seen.append(len(batch))
+        self.optimizer.zero_grad()
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+
+
+class Outer:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def step(self, batch):
+        self.inner(batch)
+
+
+WAYS = {
+    "object": lambda inner: inner,
+    "method of an object that holds it": lambda inner: Outer(inner).step,
+    "partial": lambda inner: functools.partial(inner),
+    "lambda": lambda inner: lambda batch: inner(batch),
+    "compiled": lambda inner: torch.compile(lambda batch: inner(batch), backend="eager"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_of_any_form_is_looked_through(way):
+    torch._dynamo.reset()
+    model = nn.Linear(4, 1)
+    inner = Inner(model, torch.optim.Adam(model.parameters()))
+    weight = model.weight.clone()
+    result = ett.warm_compile(WAYS[way](inner), torch.ones(2, 4))
+    assert result.ran and result.guarantee, result
+    assert torch.equal(model.weight, weight) and not inner.optimizer.state
+    assert (inner.count, inner.seen) == (0, [])

@@ -17,6 +17,7 @@ from torch import Generator, Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ettrain.boost.warm.kept import Keeper
 
@@ -24,6 +25,7 @@ DEPTH: Final = 4
 """How far functions that call functions are followed."""
 SEARCHED_ITEMS: Final = 1000
 """Longer containers are data: no module is looked for in them."""
+_LOADERS: Final = (Dataset, Sampler, DataLoader)
 _STATEFUL: Final = (Optimizer, LRScheduler, GradScaler)
 
 
@@ -114,7 +116,7 @@ class Found:
         return True
 
     def _members(self, things: Iterable[Any], depth: int = DEPTH) -> None:
-        """Take modules and optimizers among an object's attributes, also in containers and in further objects of the program's classes."""
+        """Take what an object's attributes hold: modules and optimizers, in containers too, and further objects of the program's classes."""
         for thing in list(things) if depth else ():
             if self._take(thing):
                 continue
@@ -122,6 +124,7 @@ class Found:
                 if len(thing) <= SEARCHED_ITEMS and self._new(thing):
                     self._members(thing.values() if isinstance(thing, dict) else thing, depth)
             elif hasattr(thing, "__dict__") and _is_the_programs(type(thing)) and self._new(thing):
+                self.owners.append(thing)
                 self._members(vars(thing).values(), depth - 1)
 
     def _look_into(self, call: Any, depth: int) -> None:
@@ -208,7 +211,11 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _is_the_programs(thing: Any) -> bool:
-    """Whether a function or class is the program's own: of no installed package and not Python's."""
+    """Whether a function or class is the program's own: of no installed package and not Python's, and no part of a loader, which
+    works beside the warm step on its own.
+    """
+    if isinstance(thing, type) and issubclass(thing, _LOADERS):
+        return False
     name = str(getattr(thing, "__module__", "") or "")
     if name == "__main__":
         return True
