@@ -101,7 +101,7 @@ def test_the_report_knows_what_was_avoidable_and_who_waited(two_ranks):
         "not_a_member", "duplicate_groups", "second_mesh",
     }  # fmt: skip
     (barrier,) = [calls for calls in traffic.calls if calls.op == "barrier"]
-    assert barrier.slowest_ns - barrier.quickest_ns > 100_000_000
+    assert barrier.wait_ns > 100_000_000
     waited = {wait.rank: wait.wait_ns for wait in traffic.waits}
     assert waited[0] > 200_000_000
 

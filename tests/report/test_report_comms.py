@@ -46,14 +46,22 @@ def test_ranks_are_put_together_by_place(told):
     by_op = {calls.op: calls for calls in traffic.calls}
     assert by_op["scatter"].n == 4
     assert by_op["scatter"].bytes == 4096
-    assert (by_op["barrier"].slowest_ns, by_op["barrier"].quickest_ns) == (90 * MS, 10 * MS)
+    assert (by_op["barrier"].slowest_ns, by_op["barrier"].wait_ns) == (90 * MS, 80 * MS)
     assert by_op["new_group"].n == 2
     assert by_op["all_reduce"] not in traffic.setup
 
 
 def test_who_waited_is_who_was_in_the_same_calls_longer(told):
     waits = start_traffic(told[1]).waits
-    assert [(wait.rank, wait.wait_ns) for wait in waits] == [(0, 81 * MS), (1, 0)]
+    assert [(wait.rank, wait.wait_ns) for wait in waits] == [(0, 80 * MS), (1, 0)]
+
+
+def test_ranks_of_other_groups_are_not_waited_for(told):
+    first, second = told[1].attempts[-1].ranks[:2]
+    first.comms, second.comms = [comm("barrier", ns=90 * MS, group="a")], [comm("barrier", ns=10 * MS, group="b")]
+    traffic = start_traffic(told[1])
+    assert [wait.wait_ns for wait in traffic.waits] == [0, 0]
+    assert traffic.calls[0].wait_ns == 0
 
 
 def test_groups_of_the_same_ranks_and_backend_are_duplicates(told):

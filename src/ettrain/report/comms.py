@@ -1,7 +1,7 @@
 """The collectives of a job's latest recorded start, put together over its ranks: what, from where, what could be avoided, who waited.
 
 Counts and bytes are those of one rank (the most that any has), since collectives are issued by all members alike. Time is the host's time
-in the calls. A rank waits for what it spends longer in the same calls than the rank that is in them shortest.
+in the calls. A rank waits for what it spends longer in the same calls than the rank of its group that is in them shortest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Calls:
     bytes: int
     asyncs: int
     slowest_ns: int
-    quickest_ns: int
+    wait_ns: int
+    """By how much a rank was in them longer than the quickest of its group, at most."""
     rule: Rule | None
 
 
@@ -107,7 +108,7 @@ def _of(number: int, ranks: list[RankHistory]) -> StartTraffic:
             by_kind.setdefault(_kind(comm), {}).setdefault(rank.rank, []).append(comm)
     calls = sorted((_calls(found) for found in by_kind.values()), key=lambda one: (-one.slowest_ns, one.place.start))
     groups = _groups(max(ranks, key=lambda rank: len(rank.groups)).groups)
-    waits = _waits(by_kind.values(), [rank.rank for rank in ranks])
+    waits = _waits((found for found in by_kind.values() if not _is_late(found)), [rank.rank for rank in ranks])
     return StartTraffic(attempt=number, ranks=len(ranks), calls=tuple(calls), groups=groups, savings=_savings(calls, groups), waits=waits)
 
 
@@ -115,6 +116,11 @@ def _kind(comm: Comm) -> tuple[str, ...]:
     """What makes calls of several ranks and groups the same; a group that a rank is no member of is another matter."""
     outside = "outside" if comm.op in CREATIONS and not comm.group else ""
     return (comm.op, comm.via, comm.site, comm.user, comm.api, "late" if comm.late else "", outside)
+
+
+def _is_late(by_rank: dict[int, list[Comm]]) -> bool:
+    """Whether calls of one kind belong to the first iteration."""
+    return any(comm.late for comms in by_rank.values() for comm in comms)
 
 
 def _calls(by_rank: dict[int, list[Comm]]) -> Calls:
@@ -134,7 +140,7 @@ def _calls(by_rank: dict[int, list[Comm]]) -> Calls:
         bytes=most("bytes"),
         asyncs=most("asyncs"),
         slowest_ns=max(times),
-        quickest_ns=min(times),
+        wait_ns=max(max(spent.values()) - min(spent.values()) for spent in _by_group(by_rank)),
         rule=rule_of(first),
     )
 
@@ -190,12 +196,21 @@ def _saving(key: str, what: str, cure: str, left: str, met: list[Calls]) -> Savi
 def _waits(kinds: Iterable[dict[int, list[Comm]]], ranks: list[int]) -> tuple[Waiting, ...]:
     spent, waited = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)
     for by_rank in kinds:
-        times = {rank: sum(comm.ns for comm in comms if not comm.late) for rank, comms in by_rank.items()}
-        least = min(times.values())
-        for rank, ns in times.items():
-            spent[rank] += ns
-            waited[rank] += ns - least
+        for times in _by_group(by_rank):
+            for rank, ns in times.items():
+                spent[rank] += ns
+                waited[rank] += ns - min(times.values())
     return tuple(Waiting(rank=rank, ns=spent[rank], wait_ns=waited[rank]) for rank in sorted(spent))
+
+
+def _by_group(by_rank: dict[int, list[Comm]]) -> list[dict[int, int]]:
+    """Per group the time of its ranks in calls of one kind."""
+    found: dict[str, dict[int, int]] = {}
+    for rank, comms in by_rank.items():
+        for comm in comms:
+            times = found.setdefault(comm.group, {})
+            times[rank] = times.get(rank, 0) + comm.ns
+    return list(found.values())
 
 
 # ---- JSON
@@ -226,7 +241,7 @@ def _calls_dict(calls: Calls) -> dict[str, object]:
         "bytes": calls.bytes,
         "async": calls.asyncs,
         "time_s": seconds(calls.slowest_ns),
-        "wait_s": seconds(calls.slowest_ns - calls.quickest_ns),
+        "wait_s": seconds(calls.wait_ns),
         "first_iteration": calls.place.late,
         "via": clean(calls.place.via),
         "site": clean(calls.place.site),

@@ -58,11 +58,11 @@ def _operations(traffic: StartTraffic, sheet: Sheet) -> list[str]:
 
 
 def _numbers(calls: Calls) -> list[str]:
-    return _texts(calls.n, calls.wire, calls.bytes, calls.slowest_ns, calls.slowest_ns - calls.quickest_ns)
+    return _texts(calls.n, calls.wire, calls.bytes, calls.slowest_ns, calls.wait_ns)
 
 
 def _sums(many: tuple[Calls, ...]) -> list[str]:
-    waits = sum(calls.slowest_ns - calls.quickest_ns for calls in many)
+    waits = sum(calls.wait_ns for calls in many)
     n, wire, moved, ns = (sum(getattr(calls, name) for calls in many) for name in ("n", "wire", "bytes", "slowest_ns"))
     return _texts(n, wire, moved, ns, waits)
 
