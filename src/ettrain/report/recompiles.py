@@ -36,7 +36,7 @@ HINTS: Final[dict[str, str]] = {
     "object": "another object than the compiled one (a closure, a function, a module made anew): create it once and keep it",
     "parameter": "the same code runs with parameters of several shapes: one graph each "
     "(or torch._dynamo.config.force_parameter_static_shapes = False)",
-    "branch": "the program branches on a size, so each side needs a graph of its own",
+    "branch": "the program, or the compiler for it, branches on a size: each side needs a graph of its own",
     "presence": "an argument is sometimes None: one graph each",
     "other": "not a cause that a dynamic source can cure; torch's words are in --json",
 }

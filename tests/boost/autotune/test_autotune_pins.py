@@ -63,8 +63,12 @@ class Node:
         return torch.device("cpu")
 
 
+class Choice(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
 def choice(name, description=""):
-    return SimpleNamespace(name=name, description=description, input_nodes=[Node()])
+    return Choice(name=name, description=description, input_nodes=[Node()])
 
 
 def gemm_winner(winner, config="", **more):
@@ -134,6 +138,26 @@ def test_pin_registers_with_the_torch_at_hand_once(tmp_path):
     assert len(select_algorithm.get_algorithm_selector_cache().preprocessing_fns) == before + 1
     with pytest.raises(UsageError, match="cannot be read"):
         pins.pin(tmp_path / "absent.toml")
+
+
+def test_a_torch_without_these_interfaces_is_noted_and_left_alone(told, monkeypatch):
+    monkeypatch.setattr(gemm, "recorder", SimpleNamespace(note=told.append))
+    bare = SimpleNamespace()
+    tuning.on_select_algorithm(bare)
+    gemm.attach(bare, pins.Pins())
+    tuning.on_select_algorithm(SimpleNamespace(add_feedback_saver=lambda call: None))
+    assert told == [
+        "not measured: this torch has no torch._inductor.select_algorithm.add_feedback_saver",
+        "not pinned: this torch has no torch._inductor.select_algorithm.add_preprocessing_fn",
+        "not measured: this torch has no AlgorithmSelectorCache.do_autotuning, so not how long a search takes",
+    ]
+
+
+def test_timings_of_choices_that_failed_are_no_winners(told):
+    tuning.selections.chosen({OFFERED[0]: float("inf"), OFFERED[1]: 2.0, OFFERED[2]: 3.0}, "mm", [Node(), Node()], OFFERED)
+    tuning.selections.chosen({OFFERED[0]: float("inf")}, "mm", [Node()], OFFERED)
+    (record,) = told
+    assert (record["winner"], record["config"], record["best_ms"], record["runner_up_ms"]) == ("triton_mm", "BLOCK_M=64", 2.0, 3.0)
 
 
 # ---- @triton.autotune
