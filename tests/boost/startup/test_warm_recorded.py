@@ -1,10 +1,11 @@
 """A warm step under a real `ett run`: it is no step, no backward and no first forward; its time is billed to compile."""
 
+import json
 import subprocess
 import sys
 
 import pytest
-from startupjobs import PROGRAMS, clean_environment, ledger_of, recorded, torchrun
+from startupjobs import PROGRAMS, clean_environment, ett, ledger_of, recorded, torchrun
 
 
 @pytest.fixture(scope="module", params=["compiled", pytest.param("plain-said", marks=pytest.mark.slow)])
@@ -66,3 +67,11 @@ def test_parallel_models_train_on_as_if_nothing_had_been():
     assert done.returncode == 0, done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
     assert lines == [f'rank {rank}: {{"ddp": true, "fsdp": true}}' for rank in (0, 1)]
+
+
+def test_a_restart_compiles_with_what_the_attempt_before_recorded(tmp_path):
+    done = ett("run", "--job", "job", "--runs", tmp_path / "runs", "--restarts", "1", "--", sys.executable, PROGRAMS / "learn.py", cwd=tmp_path)
+    first, second = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert (first["source"], first["ran"]) == ("none", False)
+    assert second == {"source": "schema", "ran": True, "notes": []}
+    assert (tmp_path / "runs/job/learned/batch.json").exists()
