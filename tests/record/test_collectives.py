@@ -147,9 +147,15 @@ def test_more_places_than_are_told_apart_are_summed_up(odd):
     told, job = odd
     assert told["kinds"]
     assert told["all"] == 600
-    (rest,) = [record for record in job.records(kind="comm") if record.get("more")]
+    (rest,) = [record for record in job.records(kind="comm") if record.get("more") and record["group"] == "0"]
     assert rest["n"] > 100
     assert "site" not in rest
+
+
+def test_a_process_that_never_steps_is_not_looked_at_for_ever(odd):
+    told, job = odd
+    assert told["gives up"] == [False, 0]
+    assert max(record["n"] for record in job.records(kind="comm") if record["group"] == "foreign") == 3
 
 
 def test_ranks_are_written_in_short(odd):

@@ -25,6 +25,8 @@ from ettrain.record.recorder import now, recorder
 
 MAX_ROWS: Final = 400
 """Kinds of calls told apart; what comes beyond is summed up by operation."""
+MAX_CALLS: Final = 100_000
+"""A process that never steps, e.g. one that serves, is not looked at for ever."""
 MAX_GROUPS: Final = 400
 MAX_RANKS_TEXT: Final = 1000
 
@@ -99,6 +101,7 @@ class Traffic:
         """As new, in a forked child."""
         self.on = True
         self.here.call = None
+        self.calls = 0
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.groups: dict[str, int] = {}
         """Size of the groups described so far."""
@@ -124,7 +127,8 @@ class Traffic:
         if not self.on:
             return
         self.on = False
-        for (op, group, late, place), row in self.rows.items():
+        rows, self.rows = self.rows, {}
+        for (op, group, late, place), row in list(rows.items()):
             record: dict[str, Any] = {"k": "comm", "t": row.t, "end": row.end, "op": op, "n": row.n, "wire": row.wire}
             record |= {"bytes": row.bytes, "ns": row.ns, "max": row.long, "group": group, "size": self.groups.get(group, 0)}
             if row.asyncs:
@@ -132,7 +136,6 @@ class Traffic:
             if late:
                 record["late"] = True
             recorder.emit(record | (place.texts() if place is not None else {"more": True}))
-        self.rows.clear()
 
     def add(self, op: str, group: Any, begin: int, call: _Call, *, asynchronous: bool = False) -> None:
         """A call ended just now; `group` is torch's, None for the default one."""
@@ -155,6 +158,9 @@ class Traffic:
         row.long = max(row.long, took)
         row.asyncs += asynchronous
         row.end = end
+        self.calls += 1
+        if self.calls >= MAX_CALLS:
+            self.tell()
 
     def name_of(self, group: Any) -> str:
         """torch's name of a group, which is described when it is first seen."""
