@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ettrain.account.dynamic import VARIED, Knowledge, learn, merged, place_of, value_of, wanted
 from ettrain.account.history import Compile, Dims, JobHistory, RankHistory
 from ettrain.account.recompiles import CURABLE, NUMBER, SIZE, ZERO_ONE, Cause, cause_of, user_name
-from ettrain.account.sources import Place, entry_for, marks
+from ettrain.account.sources import Place, entry_for, joined, marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Shapes:
     first_count: int
     """Functions compiled, a rank's counted once."""
     value: str
-    """The proposed value, '' where there is nothing to mark."""
+    """The proposed value, '' where there is nothing to mark: what the last attempt ran under, and what is to be added to it."""
     marked: tuple[Place, ...]
     clashes: tuple[Clash, ...]
     """What varied in one function, and stayed the same under the same name in another: left alone."""
@@ -72,7 +72,9 @@ class Shapes:
 def shapes_of(job: JobHistory) -> Shapes:
     """Everything about a job's recompilations."""
     known = merged(learn(rank.dims, rank.compiles, rank.dynamic_sources) for attempt in job.attempts for rank in attempt.ranks)
-    value = value_of(known)
+    applied = [rank.dynamic_sources for attempt in job.attempts for rank in attempt.ranks if rank.dynamic_sources]
+    given = applied[-1] if applied else ""
+    value = joined(given, value_of(known, given))
     table = _Table(known, value)
     for number, attempt in enumerate(job.attempts):
         for rank in attempt.ranks:
@@ -85,8 +87,8 @@ def shapes_of(job: JobHistory) -> Shapes:
         value=value,
         marked=tuple(place for place in varied if marks(value, place)),
         clashes=tuple(Clash(place, _stays_in(known, place)) for place in varied if not marks(value, place)),
-        wider=value_of(_without_clashes(known)) if any(not marks(value, place) for place in varied) else "",
-        applied=tuple(sorted({rank.dynamic_sources for attempt in job.attempts for rank in attempt.ranks if rank.dynamic_sources})),
+        wider=joined(given, value_of(_without_clashes(known), given)) if any(not marks(value, place) for place in varied) else "",
+        applied=tuple(sorted(set(applied))),
     )
 
 

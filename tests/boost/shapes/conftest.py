@@ -21,7 +21,7 @@ class Runs:
         self.env |= {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
 
     def ett(self, *words, code=0, **env):
-        done = subprocess.run([ETT, *map(str, words)], env=self.env | env, cwd=self.folder, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run([ETT, *map(str, words)], env=self.env | env, cwd=self.folder, capture_output=True, text=True, timeout=600, check=False)
         assert code is None or done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

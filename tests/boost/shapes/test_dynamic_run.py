@@ -27,7 +27,9 @@ def test_the_second_run_compiles_each_graph_once(two_runs, module_runs):
     assert not any("dynamic" in line for line in silent), "a run without the option teaches, and changes nothing"
     assert second["graphs"] == 1
     assert any("learned from earlier attempts" in line for line in said)
-    assert module_runs.report("second")["recompilations"] == []
+    told = module_runs.report("second")
+    assert told["recompilations"] == []
+    assert told["applied"] == [told["dynamic_sources"]] == [second["value"]]
 
 
 def test_the_results_are_the_same_bit_for_bit(two_runs):
@@ -78,6 +80,7 @@ def test_what_the_environment_holds_stays_and_is_added_to(two_runs, module_runs)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_in_full_the_results_are_the_same_as_well(runs, backend):
     first, _ = runs.run("one", "jagged", "--backend", backend)
