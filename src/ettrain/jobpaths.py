@@ -19,7 +19,7 @@ class JobPaths:
     attempts/<NNN>/rank-<RRRRR>.jsonl       one journal per rank's process (-p<pid> where the rank is not known or taken)
     attempts/<NNN>/rank-<RRRRR>.beat        its beat page
     attempts/<NNN>/agent-p<pid>.jsonl       what torchrun's agent saw
-    learned/<what>.json                     what one attempt learned for the next: batch shapes, dynamic dimensions
+    learned/<what>.json                     what one attempt learned for the next: batch shapes
     learned/<what>-rank-<RRRRR>.json, .pt   the same for one rank that differs; a real batch that was asked to be kept
     """
 

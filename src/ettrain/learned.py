@@ -84,6 +84,8 @@ class Lessons:
     def keep(self, job: JobPaths) -> None:
         """Write down what the job has taught, now that it has ended."""
         taught = read_dynamic(job)
+        if not taught and not self.path.exists():
+            return
         with self._locked():
             book = self._read()
             jobs = [name for name in book.jobs if name != job.name]
