@@ -274,3 +274,16 @@ def test_a_step_of_any_form_is_looked_through(way):
     assert result.ran and result.guarantee, result
     assert torch.equal(model.weight, weight) and not inner.optimizer.state
     assert (inner.count, inner.seen) == (0, [])
+
+
+def test_what_is_too_large_to_copy_is_left_and_said(capsys):
+    rows = list(range(20_000))
+    model = nn.Linear(2, 1)
+
+    def step(batch):
+        rows.append(1)
+        model(batch).sum().backward()
+
+    result = ett.warm_compile(step, torch.ones(1, 2))
+    assert not result.guarantee and len(rows) == 20_001
+    assert "a list of 20000 items" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from ettrain import clock
 from ettrain.boost import generators
@@ -98,12 +99,11 @@ def _warm(step: Callable[[Any], Any], batch: Any, given: Iterable[Any], result: 
     except Exception as error:  # noqa: BLE001 - the user's step, on a batch that is not theirs; told in the result
         result.error = error
     finally:
-        _judge(found, keeper, result)
-        generators.put_back(states)
-        _put_back(keeper)
-        if keeper.left_out:
-            result.guarantee = False
-            result.notes.append(f"changed and not put back, being too large: {', '.join(keeper.left_out)}. Leave them to the training loop")
+        try:
+            _judge(found, keeper, result)
+            generators.put_back(states)
+        finally:
+            _put_back(keeper, result)
     after = graphs_compiled()
     result.graphs = None if before is None or after is None else after - before
 
@@ -130,7 +130,7 @@ def _agreed(*, ready: bool) -> bool:
     return all(answers)
 
 
-def _put_back(keeper: Keeper) -> None:
+def _put_back(keeper: Keeper, result: Warmed) -> None:
     try:
         keeper.put_back()
     except Exception as error:
@@ -140,10 +140,22 @@ def _put_back(keeper: Keeper) -> None:
         ) from error
     finally:
         keeper.forget()
+    if keeper.left_out:
+        result.guarantee = False
+        result.notes.append(f"changed and not put back, being too large: {', '.join(keeper.left_out)}. Leave them to the training loop")
 
 
 def _judge(found: Found, keeper: Keeper, result: Warmed) -> None:
-    """Whether all that changed will be as before; looked at while it is changed."""
+    """Whether all that changed will be as before; looked at while it is changed. Raises nothing."""
+    try:
+        notes = _doubts(found, keeper)
+    except Exception as error:  # noqa: BLE001 - foreign tensors and modules
+        notes = [f"what the step changed could not be looked at ({type(error).__name__}: {error})"]
+    result.guarantee = not notes
+    result.notes += notes
+
+
+def _doubts(found: Found, keeper: Keeper) -> list[str]:
     notes = []
     if not found.modules:
         notes.append("no module was found that the step trains: pass model=")
@@ -152,10 +164,10 @@ def _judge(found: Found, keeper: Keeper, result: Warmed) -> None:
     notes += [
         f"{name} has parameters of no module that was found, whose buffers are not protected: pass model=" for name in found.homeless()
     ]
-    if any(hasattr(module, "reducer") for root in found.modules for module in root.modules()) and distributed.get_world_size() > 2:
+    parallel = any(isinstance(module, DistributedDataParallel) for root in found.modules for module in root.modules())
+    if parallel and distributed.get_world_size() > 2:
         notes.append("DDP has grouped its gradients anew: sums over more than two ranks may be rounded in another order in the first step")
-    result.guarantee = not notes
-    result.notes += notes
+    return notes
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
