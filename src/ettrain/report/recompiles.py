@@ -60,8 +60,8 @@ def recompiles_section(sheet: Sheet) -> list[str]:
 
 
 def _table(sheet: Sheet, shapes: Shapes) -> list[str]:
-    cause_width = max(24, sheet.width - 62)
-    columns = [Column("function", 18), Column("where", 18), Column("times", 5, right=True), Column("took", 7, right=True), Column("cause", cause_width)]
+    columns = [Column("function", 18), Column("where", 18), Column("times", 5, right=True), Column("took", 7, right=True)]
+    columns.append(Column("cause", sheet.width - 2 - sum(column.width + 2 for column in columns)))
     lines = [head(columns, sheet.ink)]
     for recompile in shapes.recompiles[:SHOWN]:
         took = "-" if recompile.refused else duration(recompile.wall_ns)

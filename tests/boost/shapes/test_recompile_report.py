@@ -58,6 +58,12 @@ def test_the_text_says_it_and_proposes_nothing(module_runs, causes):
     assert "other (causes.py:" in text
 
 
+def test_all_but_what_is_to_be_copied_stays_within_the_width(module_runs, causes):
+    text = module_runs.ett("report", "causes", "--runs", "runs", "--recompiles", COLUMNS="80").stdout
+    section = text[text.index("RECOMPILATIONS") : text.index("KEY FIGURES")]
+    assert [line for line in section.splitlines() if len(line) > 80 and "TORCH_COMPILE" not in line and "ett run" not in line] == []
+
+
 def test_a_job_that_never_compiled_says_so(runs):
     runs.ett("run", "--runs", "runs", "--job", "x", "--", "true")
     assert runs.report("x")["recompilations"] == []
