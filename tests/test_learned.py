@@ -40,6 +40,7 @@ def value(lessons, job):
         (["torchrun", "-m", "pkg.train"], "-m pkg.train"),
         (["bash", "run.sh"], "/here/run.sh"),
         (["/usr/bin/trainer", "--x"], "trainer"),
+        (["python", "-c", "import torch"], "-c import torch"),
     ],
 )
 def test_the_same_program_is_its_file_or_module_whatever_its_arguments(words, program):

@@ -39,6 +39,8 @@ _TELLING: Final = (b'"k":"dims"', b'"k":"refused"', b'"name":"compile"')
 def program_of(words: Sequence[str], folder: str) -> str:
     """What stays the same where the same program is run again: its file with its path, or `-m` and its module; never its arguments.
 
+    A command without either is known by the text after `-c`, else by its own name.
+
     Args:
         words: the command.
         folder: where it runs.
@@ -48,6 +50,8 @@ def program_of(words: Sequence[str], folder: str) -> str:
             return os.path.realpath(os.path.join(folder, word))
         if word in ("-m", "--module") and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS):
             return f"-m {words[index + 1]}"
+        if word == "-c" and index + 1 < len(words):
+            return f"-c {words[index + 1]}"
     return os.path.basename(words[0])
 
 

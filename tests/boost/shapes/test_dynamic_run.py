@@ -21,6 +21,12 @@ def two_runs(module_runs):
     return module_runs.run("first", "jagged", "--backend", "eager"), module_runs.run("second", "jagged", "--backend", "eager", ett=AUTO)
 
 
+def shown_to(runs, program, **env):
+    """What the environment of that program would hold: a command that names its file is the same program to `ett run`."""
+    words = ("printenv", "TORCH_COMPILE_DYNAMIC_SOURCES", PROGRAMS / f"{program}.py")  # ends with code 1: there is no variable of that name
+    return runs.ett("run", "--runs", "runs", *AUTO, "--", *words, code=1, **env)
+
+
 def test_the_second_run_compiles_each_graph_once(two_runs, module_runs):
     (first, silent), (second, said) = two_runs
     assert first["graphs"] == 1 + len(VARIED)
@@ -72,8 +78,7 @@ def test_a_restart_learns_from_the_attempt_that_was_killed(runs):
 
 def test_what_the_environment_holds_stays_and_is_added_to(two_runs, module_runs):
     mine = r"L\['(dense|fixed)'\]"
-    words = ("sh", "-c", "printenv TORCH_COMPILE_DYNAMIC_SOURCES", PROGRAMS / "jagged.py")  # to the eye of ettrain the same program
-    done = module_runs.ett("run", "--runs", "runs", *AUTO, "--", *words, TORCH_COMPILE_DYNAMIC_SOURCES=mine)
+    done = shown_to(module_runs, "jagged", TORCH_COMPILE_DYNAMIC_SOURCES=mine)
     assert done.stdout.startswith(mine + ",")
     assert "dense" not in done.stdout.removeprefix(mine)
     assert "is set and stays" in done.stderr
@@ -96,8 +101,7 @@ def test_ranks_teach_together(runs):
     told = runs.report("one")
     assert told["marked"] == ["L['a']:0", "L['b']:0"]
     assert [(one["ranks"], one["count"]) for one in told["recompilations"]] == [(1, 1), (1, 1)]
-    words = ("sh", "-c", "printenv TORCH_COMPILE_DYNAMIC_SOURCES", PROGRAMS / "ranks.py")
-    assert runs.ett("run", "--runs", "runs", *AUTO, "--", *words).stdout.strip() == r"L\['(a|b)'\]$"
+    assert shown_to(runs, "ranks").stdout.strip() == r"L\['(a|b)'\]$"
 
 
 def test_a_value_is_handed_on_and_a_broken_one_refused(runs):
