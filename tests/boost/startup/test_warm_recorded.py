@@ -69,6 +69,7 @@ def test_parallel_models_train_on_as_if_nothing_had_been():
     assert lines == [f'rank {rank}: {{"ddp": true, "fsdp": true}}' for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_a_restart_compiles_with_what_the_attempt_before_recorded(tmp_path):
     done = ett("run", "--job", "job", "--runs", tmp_path / "runs", "--restarts", "1", "--", sys.executable, PROGRAMS / "learn.py", cwd=tmp_path)
     first, second = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
