@@ -36,7 +36,8 @@ from ettrain.jobreader import JobReader
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ETT: Final = "import sys; from ettrain.cli import main; sys.exit(main(sys.argv[1:]))"
-STEPS, SAVE_EVERY, KILL_AFTER = 24, 8, 12
+LENGTH: Final = {"dlrm": (200, 40, 60), "lm": (80, 20, 30)}
+"""Steps in all, between checkpoints, and before rank 1 is killed."""
 VARIANTS: Final = {"dlrm": ("plain", "cache", "overlap", "all"), "lm": ("plain", "cache", "dynamic", "all")}
 TOO_LONG_S: Final = 900.0
 
@@ -62,6 +63,7 @@ class Bench:
         self.example = example
         self.root = root
         self.delay_s = delay_s
+        self.steps, self.save_every, self.kill_after = LENGTH[example]
         self.data = root / "data"
         rows_option = ["--rows", "20000"] if example == "dlrm" else []
         subprocess.run(
@@ -128,28 +130,28 @@ class Bench:
             str(out),
             "--compile",
             "--steps",
-            str(STEPS),
+            str(self.steps),
             "--save-every",
-            str(SAVE_EVERY),
+            str(self.save_every),
         ]
         if self.example == "dlrm":
             words += ["--first-batch-delay", str(self.delay_s), "--eval-rows", "256", "--table-size", "1000", "--batch-size", "128"]
         else:
-            words += ["--eval-documents", "64"]
+            words += ["--eval-documents", "64", "--layers", "1", "--dim", "32"]
         return [*ett, "--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
 
     def _kill_rank(self, job: Path, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + TOO_LONG_S
         reader = JobReader(JobPaths(job))
         while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.05)
             if not (job / "supervisor.jsonl").exists():
                 continue
             ranks = [rank for attempt in reader.read().attempts for rank in attempt.ranks if rank.rank == 1 and rank.alive]
-            if ranks and ranks[0].steps >= KILL_AFTER:
+            if ranks and ranks[0].steps >= self.kill_after:
                 os.kill(ranks[0].pid, signal.SIGKILL)
                 return
-        raise SystemExit(f"{job.name}: rank 1 never came to step {KILL_AFTER}")
+        raise SystemExit(f"{job.name}: rank 1 never came to step {self.kill_after}")
 
 
 def critical_path_s(history: Any) -> float:
