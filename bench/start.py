@@ -1,7 +1,7 @@
-"""Start and recovery, part by part and all together: `python bench/start.py [--repeats N] [--example dlrm|lm] [--variants ...] [--json FILE]`.
+"""Start and recovery, part by part and all together: `python bench/start.py [--repeats N] [--example dlrm|lm] [--variants NAME ...] [--json FILE]`.
 
-An example is trained on two ranks (torchrun, gloo), compiled by Inductor. Each turn of a variant: a machine with empty cache folders starts
-the job, rank 1 is killed (SIGKILL) after a checkpoint, and another machine with empty cache folders goes on from there to the end. A machine
+An example is trained on `--ranks` ranks, two by default (torchrun, gloo), compiled by Inductor. Each turn of a variant: a machine with empty cache folders starts
+the job, the last rank is killed (SIGKILL) after a checkpoint, and another machine with empty cache folders goes on from there to the end. A machine
 is its folders for temporary files and compiled code; nothing else is shared but the job's own folder and what the variant brings.
 
   plain     the program as it is
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -37,7 +38,7 @@ from ettrain.jobreader import JobReader
 ROOT: Final = Path(__file__).resolve().parent.parent
 ETT: Final = "import sys; from ettrain.cli import main; sys.exit(main(sys.argv[1:]))"
 LENGTH: Final = {"dlrm": (200, 40, 60), "lm": (80, 20, 30)}
-"""Steps in all, between checkpoints, and before rank 1 is killed."""
+"""Steps in all, between checkpoints, and before the last rank is killed."""
 VARIANTS: Final = {"dlrm": ("plain", "cache", "overlap", "all"), "lm": ("plain", "cache", "dynamic", "all")}
 TOO_LONG_S: Final = 900.0
 
@@ -59,8 +60,9 @@ class Turn:
 class Bench:
     """Runs turns of one example."""
 
-    def __init__(self, example: str, root: Path, delay_s: float) -> None:
+    def __init__(self, example: str, root: Path, *, delay_s: float, ranks: int) -> None:
         self.example = example
+        self.ranks = ranks
         self.root = root
         self.delay_s = delay_s
         self.steps, self.save_every, self.kill_after = LENGTH[example]
@@ -73,9 +75,9 @@ class Bench:
     def _file(self, name: str) -> Path:
         return ROOT / "examples" / self.example / name
 
-    def teach(self) -> None:
+    def teach(self, variants: Sequence[str]) -> None:
         """Earlier jobs that fill the compile caches and teach the dynamic sources."""
-        for variant in VARIANTS[self.example]:
+        for variant in variants:
             if variant != "plain" and variant != "overlap":
                 self._launch(variant, self.root / "runs", f"teacher-{variant}", self.root / f"teacher-{variant}", kill=False)
 
@@ -97,7 +99,7 @@ class Bench:
         )
 
     def _launch(self, variant: str, runs: Path, job: str, out: Path, *, kill: bool) -> None:
-        """Start the job on a machine of its own; `kill` ends rank 1 once a checkpoint is there."""
+        """Start the job on a machine of its own; `kill` ends the last rank once a checkpoint is there."""
         with tempfile.TemporaryDirectory(prefix="ett-machine-", dir=self.root) as machine_folder:
             environment = {
                 **os.environ,
@@ -138,7 +140,7 @@ class Bench:
             words += ["--first-batch-delay", str(self.delay_s), "--eval-rows", "256", "--table-size", "1000", "--batch-size", "128"]
         else:
             words += ["--eval-documents", "64", "--layers", "1", "--dim", "32"]
-        return [*ett, "--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+        return [*ett, "--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks), *words]
 
     def _kill_rank(self, job: Path, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + TOO_LONG_S
@@ -147,11 +149,11 @@ class Bench:
             time.sleep(0.05)
             if not (job / "supervisor.jsonl").exists():
                 continue
-            ranks = [rank for attempt in reader.read().attempts for rank in attempt.ranks if rank.rank == 1 and rank.alive]
+            ranks = [rank for attempt in reader.read().attempts for rank in attempt.ranks if rank.rank == self.ranks - 1 and rank.alive]
             if ranks and ranks[0].steps >= self.kill_after:
                 os.kill(ranks[0].pid, signal.SIGKILL)
                 return
-        raise SystemExit(f"{job.name}: rank 1 never came to step {self.kill_after}")
+        raise SystemExit(f"{job.name}: the last rank never came to step {self.kill_after}")
 
 
 def critical_path_s(history: Any) -> float:
@@ -177,7 +179,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Start and recovery, part by part and all together.")
     parser.add_argument("--example", choices=[*VARIANTS], nargs="+", default=[*VARIANTS], help="what is trained")
+    parser.add_argument("--variants", nargs="+", metavar="NAME", help="only these beside plain (default: all that the example has)")
     parser.add_argument("--repeats", type=int, default=5, help="turns")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks, all on this machine")
     parser.add_argument("--delay", type=float, default=10.0, help="dlrm: by how much the data service's first row is late, seconds")
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
     arguments = parser.parse_args()
@@ -185,16 +189,18 @@ def main() -> None:
     say(f"{machine()}; {arguments.repeats} turn(s)")
     for example in arguments.example:
         with tempfile.TemporaryDirectory(prefix="ett-bench-") as name:
-            results[example] = measure(example, Path(name), arguments.repeats, arguments.delay)
+            bench = Bench(example, Path(name), delay_s=arguments.delay, ranks=arguments.ranks)
+            results[example] = measure(bench, arguments.variants, arguments.repeats)
     keep(arguments.json, results)
 
 
-def measure(example: str, root: Path, repeats: int, delay_s: float) -> dict[str, Any]:
-    """All variants of one example, in turns."""
-    bench = Bench(example, root, delay_s)
+def measure(bench: Bench, wanted: Sequence[str] | None, repeats: int) -> dict[str, Any]:
+    """Variants of one example, in turns."""
+    example = bench.example
+    variants = [variant for variant in VARIANTS[example] if wanted is None or variant == "plain" or variant in wanted]
     progress(f"{example}: earlier jobs")
-    bench.teach()
-    turns: dict[str, list[Turn]] = {variant: [] for variant in VARIANTS[example]}
+    bench.teach(variants)
+    turns: dict[str, list[Turn]] = {variant: [] for variant in variants}
     for number in range(repeats):
         for variant, taken in turns.items():
             progress(f"{example}: turn {number + 1} of {repeats}, {variant}")
