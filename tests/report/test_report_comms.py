@@ -17,7 +17,7 @@ MS = 1_000_000
 NASTY = "evil\x1b[31m\u202e.py:7"
 
 
-def comm(op, *, n=1, wire=None, moved=0, ns=MS, group="0", asyncs=0, late=False, via="", site="/work/train.py:17", user="", api="", start=5):
+def comm(op, *, n=1, wire=None, moved=0, ns=MS, group="0", asyncs=0, late=False, via="", site="/job/train.py:17", user="", api="", start=5):
     return Comm(start, start + ns, op, group, 2, n, n if wire is None else wire, moved, ns, ns, asyncs, late, via, site, user, api)
 
 
@@ -77,7 +77,7 @@ def test_savings_name_what_it_took_and_how_to_avoid_it(told):
 
 def test_the_text_shows_them(told):
     text = text_of(told)
-    for part in ("COLLECTIVES OF THE START", "scatter *", "work/train.py:17", "4.1 kB", "in the first iteration", "3 distinct sets", "rank 1 waits least"):
+    for part in ("COLLECTIVES OF THE START", "scatter *", "job/train.py:17", "4.1 kB", "in the first iteration", "3 distinct sets", "rank 1 waits least"):
         assert part in text
 
 
@@ -130,7 +130,7 @@ def test_no_rule_speaks_of_the_programs_own_traffic():
 
 
 def test_a_place_is_told_with_the_way_to_it():
-    library = comm("all_gather_object", via="ShardedTensor.init", site="/env/site-packages/torchrec/embedding.py:9", user="/work/a/train.py:3", api="DMP.__init__")
+    library = comm("all_gather_object", via="ShardedTensor.init", site="/env/site-packages/torchrec/embedding.py:9", user="/job/a/train.py:3", api="DMP.__init__")
     assert place_of(library) == "a/train.py:3 → DMP.__init__ → torchrec/embedding.py:9 → ShardedTensor.init"
     assert place_of(comm("barrier", site="")) == "from many places"
 

@@ -224,3 +224,19 @@ def test_ett_cache_without_an_address_says_what_to_do(capsys, monkeypatch):
     assert "ett cache ls" in capsys.readouterr().err
     assert main(["cache", "ls", "s3x://bucket"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_graph_compiled_in_spite_of_a_stored_one_of_its_key_is_published_and_a_twin_of_another_rank_is_not():
+    from ettrain.boost.compilecache.cache import fresh_entries
+
+    (stored,) = some("graph")
+    stored = Entry(kind="inductor", name="graph", content=stored.content, used=stored.used)
+    other = Entry(kind="inductor", name="graph", content=b"for other guards", used=today())
+    library = Entry(kind="library", name="graph", content=b"built here", used=today())
+    key = {("inductor", "graph"), ("library", "graph")}
+    known = (stored, *some("graph"))
+    assert fresh_entries([stored, other, library], known, compiled_again=key, since=today() - 7) == [other]
+    assert fresh_entries([stored, other, library], known, compiled_again=set(), since=today() - 7) == []
+    assert fresh_entries([other], (), compiled_again=set(), since=today() - 7) == [other]
+    old = Entry(kind="inductor", name="graph", content=b"x", used=today() - 9)
+    assert fresh_entries([stored], (old,), compiled_again=set(), since=today() - 7) == [stored]

@@ -21,6 +21,7 @@ from ettrain.boost.compilecache.archive import Entry
 
 LIBRARY: Final = "library"
 TIMINGS: Final = "timings"
+FILES: Final = (LIBRARY, TIMINGS)
 PROFILE: Final = "pgo"
 PRECOMPILE: Final = "precompile"
 PRIVATE: Final[dict[str, tuple[str, ...]]] = {
@@ -74,6 +75,11 @@ class Torch:
         cache, pgo, folder = modules.values()
         cache.CacheArtifactManager._ensure_cache_artifacts_registered()
         return cls(cache.CacheArtifactManager, cache.CacheArtifactFactory.create, pgo, folder.cache_dir)
+
+
+def has_compiled() -> bool:
+    """Whether a graph had to be compiled in this process, as far as torch tells: then not all came out of caches."""
+    return bool(getattr(import_module("torch._dynamo.utils"), "counters", {}).get("inductor", {}).get("fxgraph_cache_miss"))
 
 
 def used_artifacts(torch: Torch, day: int) -> list[Entry]:

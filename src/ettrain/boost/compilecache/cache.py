@@ -67,6 +67,9 @@ class CompileCache:
         self._bounds = {"max_bytes": max_bytes, "max_age_days": max_age_days}
         self._torch: Torch | None = None
         self._fetched: tuple[Entry, ...] = ()
+        """What is known to be stored."""
+        self._at_first: tuple[Entry, ...] = ()
+        """What was stored when this process began."""
         self._profile_key: str | None = None
         self._pid = 0
         self._begun = self._compiling = False
@@ -110,7 +113,7 @@ class CompileCache:
             torch = Torch.found()
             key = environment_key(self.program, self._main)
             found = self._store.find(key)
-            entries = self._fetched = found.entries
+            entries = self._fetched = self._at_first = found.entries
             failed = artifacts.install(torch, entries)
             self._torch, self._profile_key = torch, artifacts.profile_key(torch)
             if any(entry.kind == artifacts.LIBRARY for entry in entries):
@@ -154,11 +157,8 @@ class CompileCache:
     def _fresh(self, torch: Torch, stored: tuple[Entry, ...]) -> list[Entry]:
         """Of what was used, what is not stored, or not marked to be in use any more; and the profile, if it says more now."""
         day = today()
-        marks: dict[tuple[str, str], int] = {}
-        for entry in stored:
-            marks[entry.kind, entry.name] = max(entry.used, marks.get((entry.kind, entry.name), 0))
-        used = artifacts.used_artifacts(torch, day)
-        fresh = [entry for entry in used if marks.get((entry.kind, entry.name), 0) < day - REFRESH_DAYS]
+        fetched = {(entry.kind, entry.name) for entry in self._at_first} if artifacts.has_compiled() else set()
+        fresh = fresh_entries(artifacts.used_artifacts(torch, day), stored, compiled_again=fetched, since=day - REFRESH_DAYS)
         profile = artifacts.new_profile(torch, self._profile_key, stored, day)
         return fresh if profile is None else [*fresh, profile]
 
@@ -201,6 +201,31 @@ class CompileCache:
         self.status = f"{act}: {entries} entries, {bytes} bytes" + (f"; {reason}" if reason else "")
         end = clock.monotonic_ns()
         recorder.emit({"k": "cache", "t": begin, "end": end, "act": act, "entries": entries, "bytes": bytes, "reason": reason[:1000]})
+
+
+def fresh_entries(used: list[Entry], stored: tuple[Entry, ...], *, compiled_again: set[tuple[str, str]], since: int) -> list[Entry]:
+    """What is worth publishing of what a process used.
+
+    An artifact that is stored under the same key is the same, as ranks compile one graph to different bytes; unless it was there when this
+    process began and something was compiled all the same: then the guards of the stored one did not hold, and this is another.
+
+    Args:
+        used: what the process used.
+        stored: what the store holds.
+        compiled_again: (kind, name) that were there from the beginning, where this process has compiled anything.
+        since: day; a stored entry last used before it is marked anew.
+    """
+    marks: dict[tuple[str, str], int] = {}
+    for entry in stored:
+        marks[entry.kind, entry.name] = max(entry.used, marks.get((entry.kind, entry.name), 0))
+    identities = {entry.identity for entry in stored}
+    fresh = []
+    for entry in used:
+        key = entry.kind, entry.name
+        variant = entry.kind not in artifacts.FILES and key in compiled_again and entry.identity not in identities
+        if variant or marks.get(key, 0) < since:
+            fresh.append(entry)
+    return fresh
 
 
 def attach_asked(module: ModuleType) -> None:

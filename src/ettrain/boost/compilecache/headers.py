@@ -6,12 +6,9 @@ The precompiled headers themselves are 150 MB each, far more than all the rest, 
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any
 
-PRIVATE: Final[dict[str, tuple[str, ...]]] = {
-    "torch._inductor.codecache": ("_precompile_header",),
-    "torch._dynamo.utils": ("counters",),
-}
+from ettrain.boost.compilecache.artifacts import has_compiled
 
 
 def without_needless_headers() -> bool:
@@ -19,21 +16,17 @@ def without_needless_headers() -> bool:
 
     A kernel built without a precompiled header is the same, built more slowly. Returns False where this torch does it otherwise.
     """
-    import torch._dynamo.utils
     import torch._inductor.codecache as module
 
     run = getattr(module, "_precompile_header", None)
-    counters = getattr(torch._dynamo.utils, "counters", None)
-    if run is None or counters is None:
+    if run is None:
         return False
     if hasattr(run, "ettrain"):
         return True
 
     @functools.wraps(run)
     def precompile_header(*args: Any, **kwargs: Any) -> Any:
-        if not counters["inductor"]["fxgraph_cache_miss"]:
-            return None
-        return run(*args, **kwargs)
+        return run(*args, **kwargs) if has_compiled() else None
 
     precompile_header.ettrain = True  # type: ignore[attr-defined]
     module._precompile_header = precompile_header

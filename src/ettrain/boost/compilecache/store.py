@@ -35,6 +35,7 @@ SUFFIX: Final = ".ettc"
 ENV_SECRET: Final = "ETT_CACHE_KEY"  # noqa: S105 - the name, not the key
 MAX_BYTES: Final = 2 << 30
 MAX_AGE_DAYS: Final = 30
+_READ_AGAIN: Final = 100
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -143,11 +144,15 @@ class Store:
             raise ArchiveRefusedError(f"cannot be read: {error}") from None
 
     def find(self, key: Mapping[str, Any]) -> Found:
-        """All that is stored under `key`."""
-        try:
-            return self._find(key)
-        except FileNotFoundError:  # removed by a publisher between listing and reading: what replaces it is there
-            return self._find(key)
+        """All that is stored under `key`.
+
+        Raises:
+            FileNotFoundError: publishers replaced archives faster than they could be read, time and again.
+        """
+        for _ in range(_READ_AGAIN):
+            with contextlib.suppress(FileNotFoundError):  # a publisher removed it between listing and reading: what replaces it is there
+                return self._find(key)
+        return self._find(key)
 
     def _find(self, key: Mapping[str, Any]) -> Found:
         entries: tuple[Entry, ...] = ()
