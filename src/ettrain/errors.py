@@ -5,6 +5,8 @@
     ├── JobNotFoundError    no such job in the runs folder
     ├── JournalError        an event file that cannot be read as one
     ├── ImportFormatError   a foreign log that is not what it was said to be
+    ├── CheckpointInvalidError  a checkpoint that is not whole, or not what it says it is
+    ├── CheckpointSaveError a checkpoint that could not be saved; the one before it stays
     ├── LawError            the accounting contradicts itself: a defect of ettrain, never hidden
     └── MissingExtraError   an optional dependency is not installed
 
@@ -67,6 +69,25 @@ class ImportFormatError(EttrainError):
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}:{self.line}"
         return f"{where}: {self.why}."
+
+
+class CheckpointInvalidError(EttrainError):
+    """A checkpoint that is not whole, or not what it says it is."""
+
+    exit_code = 7
+
+    def __init__(self, where: str, why: str) -> None:
+        self.where, self.why = where, why
+        super().__init__(where, why)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}."
+
+
+class CheckpointSaveError(EttrainError):
+    """A checkpoint that could not be saved. The one before it is untouched."""
+
+    exit_code = 8
 
 
 class LawError(EttrainError):
