@@ -1,0 +1,175 @@
+"""The training's side of the writer process: its image in shared memory, and one order to write at a time.
+
+The image has no name in any file system (a `memfd`), so nothing is left of it after a SIGKILL, and no limit on `/dev/shm` applies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ettrain.boost.checkpoint import writer
+from ettrain.boost.checkpoint.manifest import FileEntry
+from ettrain.errors import CheckpointSaveError
+
+_END_S: Final = 5.0
+
+
+class Image:
+    """Bytes that this process fills and the writer process writes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = max(writer.PAGE, -(-size // writer.PAGE) * writer.PAGE)
+        self.descriptor = os.memfd_create("ettrain-checkpoint", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, self.size)
+        self.memory = mmap.mmap(self.descriptor, self.size)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def put(self, offset: int, data: bytes | memoryview) -> None:
+        """Copy a few bytes in."""
+        self.memory[offset : offset + len(data)] = data
+
+    def fill(self, offset: int, source: int, size: int) -> None:
+        """Copy `size` bytes from the address `source`, on this thread alone and without the GIL."""
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ValueError(f"{size} bytes at {offset} of an image of {self.size}")
+        ctypes.memmove(self.address + offset, source, size)
+
+    def touch(self) -> None:
+        """Map every page before the first copy needs it, without the GIL."""
+        ctypes.memset(self.address, 0, self.size)
+
+    def close(self) -> None:
+        """Give the memory back once nobody refers to it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Writer:
+    """A writer process, started when it is first needed, and again when it has died."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
+        self._image: Image | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, where there is one."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Have the process at hand.
+
+        Raises:
+            CheckpointSaveError: it cannot be started.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._drop()
+        ours, theirs = socket.socketpair()
+        try:
+            command = [sys.executable, "-I", writer.__file__, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - our own program
+        except OSError as error:
+            ours.close()
+            raise CheckpointSaveError(f"the writer process cannot be started: {error}") from None
+        finally:
+            theirs.close()
+        self._sock = ours
+        self._image = None
+
+    def share(self, image: Image, timeout: float) -> None:
+        """Let the process map `image`, which it writes from now on.
+
+        Raises:
+            CheckpointSaveError: it died, cannot get the memory, or does not answer.
+        """
+        with self._lock:
+            self.start()
+            if self._image is not image:
+                self._ask({"do": "image", "size": image.size}, timeout=timeout, fds=(image.descriptor,))
+                self._image = image
+
+    def write(
+        self, where: Mapping[str, Any], image: Image, size: int, name: str, blobs: Mapping[str, bytes], timeout: float
+    ) -> dict[str, FileEntry]:
+        """Write the image's first `size` bytes as the file `name`, and each blob as a file.
+
+        Args:
+            where: `folder`, and for an object store `remote`, its address.
+            image: what is written.
+            size: bytes; 0 = only the blobs.
+            name: the image's file.
+            blobs: file name -> its bytes.
+            timeout: seconds until the process is given up.
+
+        Raises:
+            CheckpointSaveError: what failed, in words. The process is started anew for the next save if it is to blame.
+        """
+        self.share(image, timeout)
+        files: list[tuple[str, int | None]] = [(name, size)] if size else []
+        files += [(blob, None) for blob in blobs]
+        order = {"do": "write", "files": files, **where}
+        with self._lock:
+            answer = self._ask(order, timeout=timeout, blobs=tuple(blobs.values()))
+        return {name: FileEntry(bytes=entry["bytes"], crc32=entry["crc32"]) for name, entry in answer["files"].items()}
+
+    def _ask(
+        self, message: dict[str, Any], *, timeout: float, blobs: tuple[bytes, ...] = (), fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        sock, process = self._sock, self._process
+        if sock is None or process is None:
+            raise CheckpointSaveError("the writer process is not there")
+        try:
+            sock.settimeout(timeout)
+            writer.send(sock, message, blobs, tuple(fds))
+            answer, _, _ = writer.receive(sock)
+        except TimeoutError:
+            self._drop()
+            raise CheckpointSaveError(f"the writer process did not finish within {timeout:.0f} s and was stopped") from None
+        except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            told = _ended(process.returncode)
+            self._drop()
+            raise CheckpointSaveError(f"the writer process {told}") from None
+        if "error" in answer:
+            raise CheckpointSaveError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        sock, process = self._sock, self._process
+        self._sock = self._process = self._image = None
+        if sock is not None:
+            sock.close()
+        if process is None or self._pid != os.getpid():  # a forked child closes its end, and leaves its parent's process alone
+            return
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "closed its connection"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
