@@ -136,7 +136,13 @@ class LocalStorage:
             os.mkdir(self.path(name))
         except FileExistsError:
             return False
-        _write(os.path.join(self.path(name), mark), data)
+        try:
+            _write(os.path.join(self.path(name), mark), data)
+        except OSError:  # a full disk: leave nothing of it
+            with contextlib.suppress(OSError):
+                self.remove(name, mark)
+                self.remove_folder(name)
+            raise
         return True
 
     def files(self, name: str) -> dict[str, int]:  # noqa: D102
