@@ -7,6 +7,7 @@ import os
 from functools import partial
 from pathlib import Path
 
+from ettrain import experience
 from ettrain.account.ledger import account, number_of
 from ettrain.cli import dynamicsources
 from ettrain.errors import EttrainError, UsageError
@@ -97,6 +98,7 @@ def _for_attempt(arguments: argparse.Namespace, paths: JobPaths, words: tuple[st
     """The same, with what earlier attempts taught."""
     dynamic = str(value_of("dynamic_sources", arguments.dynamic_sources))
     learned = dynamicsources.environment(dynamic, _lessons(paths, words), paths, quiet=arguments.quiet)
+    experience.before_attempt(paths)
     return {**_environment(arguments), **learned}
 
 
@@ -148,12 +150,14 @@ def _say(plan: Plan, outcome: Outcome, *, quiet: bool) -> None:
     if not outcome.ranks_seen:
         tell(f"no training process was seen. Did the command overwrite PYTHONPATH, or run Python with -E, -I or -S? (ett doctor {name})")
         return
-    if quiet:
-        return
     try:
         ledger = account(JobReader(plan.paths).read()).ledger
     except EttrainError as error:
-        tell(str(error))
+        if not quiet:
+            tell(str(error))
+        return
+    experience.at_end(plan.paths, ledger)
+    if quiet:
         return
     pct = "-" if ledger.ett_pct is None else f"{ledger.ett_pct:.1f}%"
     failures = number_of(ledger, FAILURE)
