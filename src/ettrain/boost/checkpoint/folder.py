@@ -219,6 +219,14 @@ class CheckpointFolder:
         more = f"{_some(strays)} not in the manifest" if strays else ""
         return Verdict(ok=not why, why=why or more, bytes_read=read, seconds=(clock.monotonic_ns() - began) / 1e9)
 
+    def read(self, name: str, file: str) -> bytes:
+        """One file of a checkpoint.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self._storage.read(name, file)
+
     def vouch(self, name: str) -> None:
         """Say that all files of a checkpoint were verified, e.g. by several processes that shared the work: `prune` need not read it."""
         self._sound.add(name)

@@ -59,7 +59,7 @@ class Layout:
     """DCP's account of the tensors' file."""
 
 
-class StatePlanner(DefaultSavePlanner):
+class StatePlanner(DefaultSavePlanner):  # type: ignore[misc]
     """DCP's planner over a state dict, in the calls that a save consists of."""
 
     def local_plan(self, state: Mapping[str, Any], *, coordinator: bool) -> SavePlan:
@@ -68,7 +68,7 @@ class StatePlanner(DefaultSavePlanner):
         return self.create_local_plan()
 
 
-class _Sample(DefaultSavePlanner):
+class _Sample(DefaultSavePlanner):  # type: ignore[misc]
     """Stands in for the planner where only the form of DCP's account is wanted."""
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
@@ -147,9 +147,7 @@ def objects_file(planner: StatePlanner, layout: Layout, prefix_of: SavePlan) -> 
     files = _Files()
     written = _file_writer(files).write_data(dataclasses.replace(prefix_of, items=list(layout.objects)), planner).wait()
     name = files.name().replace("_0.", f"_{_OBJECTS_FILE}.")
-    moved = [
-        dataclasses.replace(result, storage_data=dataclasses.replace(result.storage_data, relative_path=name)) for result in written
-    ]
+    moved = [dataclasses.replace(result, storage_data=dataclasses.replace(result.storage_data, relative_path=name)) for result in written]
     return name, files.only().content(), moved
 
 
@@ -183,7 +181,7 @@ def flat(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 def _file_writer(files: _Files) -> FileSystemWriter:
     writer = FileSystemWriter("", sync_files=False)
-    writer.fs = files  # type: ignore[assignment]
+    writer.fs = files
     return writer
 
 
@@ -242,7 +240,7 @@ class _Stream(io.RawIOBase):
         return found[0]
 
 
-class _Files(FileSystemBase):
+class _Files(FileSystemBase):  # type: ignore[misc]
     """A file system in memory, for DCP's writer."""
 
     def __init__(self) -> None:
@@ -273,7 +271,7 @@ class _Files(FileSystemBase):
         """There are no folders."""
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003 - DCP's signature
         return True
 
     def exists(self, path: str | os.PathLike[str]) -> bool:

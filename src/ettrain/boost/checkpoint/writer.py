@@ -99,7 +99,10 @@ def _serve(sock: socket.socket) -> None:
             send(sock, {"ok": True})
             continue
         try:
-            done = {name: _write(sock, message, image, name, size, blobs) for name, size in message["files"]}
+            done = {}
+            for name, size in message["files"]:
+                with memoryview(blobs.pop(0) if size is None else image)[:size] as data:
+                    done[name] = _write(sock, message, name, data, direct=size is not None)
         except OSError as error:
             send(sock, {"error": f"{error.filename or message['folder']}: {error.strerror or error}"})
         except TrainerGoneError:
@@ -119,22 +122,19 @@ def _mapped(descriptor: int, size: int) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _write(sock: socket.socket, message: dict[str, Any], image: mmap.mmap, name: str, size: int, blobs: list[bytes]) -> dict[str, Any]:
-    """One file: the image's first `size` bytes, or, where size is None, the next blob."""
-    blob = size is None
-    data = memoryview(blobs.pop(0)) if blob else memoryview(image)[:size]
-    with data:
-        sums: list[int] = []
-        summing = threading.Thread(target=lambda: sums.append(_crc32(data)))
-        summing.start()
-        try:
-            if message.get("remote"):
-                _upload(sock, message, name, data)
-            else:
-                _store(sock, os.path.join(message["folder"], name), data, direct=not blob)
-        finally:
-            summing.join()
-        return {"bytes": len(data), "crc32": f"{sums[0]:08x}"}
+def _write(sock: socket.socket, message: dict[str, Any], name: str, data: memoryview, *, direct: bool) -> dict[str, Any]:
+    """One file, and meanwhile its checksum."""
+    sums: list[int] = []
+    summing = threading.Thread(target=lambda: sums.append(_crc32(data)))
+    summing.start()
+    try:
+        if message["remote"]:
+            _upload(sock, message, name, data)
+        else:
+            _store(sock, os.path.join(message["folder"], name), data, direct=direct)
+    finally:
+        summing.join()
+    return {"bytes": len(data), "crc32": f"{sums[0]:08x}"}
 
 
 def _crc32(data: memoryview) -> int:

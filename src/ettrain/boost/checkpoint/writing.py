@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ettrain.boost.checkpoint import writer
@@ -55,6 +56,22 @@ class Image:
             self.descriptor = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """New files to be written."""
+
+    folder: str
+    """Where; in an object store below `remote`."""
+    remote: str = ""
+    """Address of an object store; '' = the folder is one of a file system."""
+    name: str = ""
+    """File that is written from the image."""
+    size: int = 0
+    """Its bytes; 0 = none is."""
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    """Further files and their content."""
+
+
 class Writer:
     """A writer process, started when it is first needed, and again when it has died."""
 
@@ -82,7 +99,7 @@ class Writer:
         ours, theirs = socket.socketpair()
         try:
             command = [sys.executable, "-I", writer.__file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - our own program
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         except OSError as error:
             ours.close()
             raise CheckpointSaveError(f"the writer process cannot be started: {error}") from None
@@ -103,33 +120,30 @@ class Writer:
                 self._ask({"do": "image", "size": image.size}, timeout=timeout, fds=(image.descriptor,))
                 self._image = image
 
-    def write(
-        self, where: Mapping[str, Any], image: Image, size: int, name: str, blobs: Mapping[str, bytes], timeout: float
-    ) -> dict[str, FileEntry]:
-        """Write the image's first `size` bytes as the file `name`, and each blob as a file.
+    def write(self, order: Order, image: Image | None, timeout: float) -> dict[str, FileEntry]:
+        """Write new files.
 
         Args:
-            where: `folder`, and for an object store `remote`, its address.
-            image: what is written.
-            size: bytes; 0 = only the blobs.
-            name: the image's file.
-            blobs: file name -> its bytes.
+            order: what and where.
+            image: what the order's file is written from; None where it has only blobs.
             timeout: seconds until the process is given up.
 
         Raises:
             CheckpointSaveError: what failed, in words. The process is started anew for the next save if it is to blame.
         """
-        self.share(image, timeout)
-        files: list[tuple[str, int | None]] = [(name, size)] if size else []
-        files += [(blob, None) for blob in blobs]
-        order = {"do": "write", "files": files, **where}
+        if image is not None:
+            self.share(image, timeout)
+        files: list[tuple[str, int | None]] = [(order.name, order.size)] if order.size else []
+        files += [(name, None) for name in order.blobs]
+        message = {"do": "write", "files": files, "folder": order.folder, "remote": order.remote}
+        if order.remote:
+            message["sys_path"] = sys.path
         with self._lock:
-            answer = self._ask(order, timeout=timeout, blobs=tuple(blobs.values()))
+            self.start()
+            answer = self._ask(message, timeout=timeout, blobs=tuple(order.blobs.values()))
         return {name: FileEntry(bytes=entry["bytes"], crc32=entry["crc32"]) for name, entry in answer["files"].items()}
 
-    def _ask(
-        self, message: dict[str, Any], *, timeout: float, blobs: tuple[bytes, ...] = (), fds: Sequence[int] = ()
-    ) -> dict[str, Any]:
+    def _ask(self, message: dict[str, Any], *, timeout: float, blobs: tuple[bytes, ...] = (), fds: Sequence[int] = ()) -> dict[str, Any]:
         sock, process = self._sock, self._process
         if sock is None or process is None:
             raise CheckpointSaveError("the writer process is not there")
