@@ -17,13 +17,13 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 def test_public_names_are_these():
     assert ettrain.__all__ == sorted(ettrain.__all__)
-    assert set(ettrain.__all__) == {"CompileCache", "Startup", "__version__", "first_batch", "process_groups", "stage", "step", "steps", "warm_compile"}
+    assert set(ettrain.__all__) == {"CompileCache", "Startup", "__version__", "first_batch", "process_groups", "publish", "stage", "step", "steps", "warm_compile"}
     for name in ettrain.__all__:
         assert getattr(ettrain, name) is not None
 
 
 def test_commands_are_these():
-    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "autotune", "doctor"]
+    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "autotune", "publish", "doctor"]
 
 
 def test_importing_ettrain_loads_nothing_heavy():

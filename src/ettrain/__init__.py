@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from ettrain.boost.comms.groups import process_groups
     from ettrain.boost.compilecache.cache import CompileCache
     from ettrain.boost.first.face import first_batch
+    from ettrain.boost.publish.face import publish
     from ettrain.boost.startup.face import Startup
     from ettrain.boost.warm.face import warm_compile
     from ettrain.record.api import stage, step, steps
 
-__all__ = ["CompileCache", "Startup", "__version__", "first_batch", "process_groups", "stage", "step", "steps", "warm_compile"]
+__all__ = ["CompileCache", "Startup", "__version__", "first_batch", "process_groups", "publish", "stage", "step", "steps", "warm_compile"]
 
 _HOMES = {
     "CompileCache": "ettrain.boost.compilecache.cache",
     "Startup": "ettrain.boost.startup.face",
     "process_groups": "ettrain.boost.comms.groups",
     "first_batch": "ettrain.boost.first.face",
+    "publish": "ettrain.boost.publish.face",
     "stage": "ettrain.record.api",
     "step": "ettrain.record.api",
     "steps": "ettrain.record.api",

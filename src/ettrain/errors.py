@@ -7,6 +7,7 @@
     ├── ImportFormatError   a foreign log that is not what it was said to be
     ├── CheckpointInvalidError  a checkpoint that is not whole, or not what it says it is
     ├── CheckpointSaveError a checkpoint that could not be saved; the one before it stays
+    ├── PublishFailedError  a model that was asked for is not published
     ├── LawError            the accounting contradicts itself: a defect of ettrain, never hidden
     └── MissingExtraError   an optional dependency is not installed
 
@@ -88,6 +89,20 @@ class CheckpointSaveError(EttrainError):
     """A checkpoint that could not be saved. The one before it is untouched."""
 
     exit_code = 8
+
+
+class PublishFailedError(EttrainError):
+    """A model that was asked for is not published; the one before it still is."""
+
+    exit_code = 75
+
+    def __init__(self, number: str, state: str, why: str, log: str) -> None:
+        self.number, self.state, self.why, self.log = number, state, why, log
+        super().__init__(number, state, why, log)
+
+    def __str__(self) -> str:
+        why = f": {self.why}" if self.why else ""
+        return f"{self.number} is not published, {self.state}{why}. The model before it stays current. Log: {self.log}. Again: ett publish retry {self.number}"
 
 
 class LawError(EttrainError):

@@ -19,6 +19,7 @@ class JobPaths:
     attempts/<NNN>/rank-<RRRRR>.jsonl       one journal per rank's process (-p<pid> where the rank is not known or taken)
     attempts/<NNN>/rank-<RRRRR>.beat        its beat page
     attempts/<NNN>/agent-p<pid>.jsonl       what torchrun's agent saw
+    publishes/<id>-<who>-p<pid>-<ms>.jsonl  one journal per process that asked for a publication or worked on it
     learned/<what>.json                     what one attempt learned for the next: batch shapes
     learned/<what>-rank-<RRRRR>.json, .pt   the same for one rank that differs; a real batch that was asked to be kept
     """
@@ -49,6 +50,11 @@ class JobPaths:
     def attempts(self) -> Path:
         """Folder of the attempts' folders."""
         return self.root / "attempts"
+
+    @property
+    def publishes(self) -> Path:
+        """Journals of the publications that the job asked for."""
+        return self.root / "publishes"
 
     def learned(self, what: str) -> Path:
         """What earlier attempts learned for the next one, e.g. `batch`; each is replaced as a whole."""

@@ -16,6 +16,8 @@ ENV_HOME: Final = "ETT_HOME"
 ENV_BOOST: Final = "ETT_BOOST"
 """How the wings meet: set by the supervisor for every process below it, read by the recorder. ETT_HOME is the package's folder;
 ETT_BOOST is there where `ett run` was asked to improve something inside the program (`boost.entry`)."""
+ENV_DETACHED: Final = "ETT_DETACHED"
+"""'1': a process that is meant to outlive the attempt that started it, with all below it; the supervisor does not end it."""
 ENV_AUTOTUNE: Final = "ETT_AUTOTUNE"
 """File of autotuning's winners to pin; the setting of that name as well."""
 ENV_STARTUP_SEQUENTIAL: Final = "ETT_STARTUP_SEQUENTIAL"
@@ -63,6 +65,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="sources that torch.compile takes as dynamic from the start: auto = what earlier attempts taught, or a value; empty or off = none",
     ),
     Setting(name="autotune", env=ENV_AUTOTUNE, default="", doc="file of autotuning's winners to pin; empty = none"),
+    Setting(
+        name="stop_signals",
+        env="ETT_STOP_SIGNALS",
+        default="SIGTERM",
+        doc="signals before which a checkpoint is saved, separated by commas, e.g. SIGTERM,SIGUSR1",
+    ),
+    Setting(
+        name="end_time",
+        env="ETT_END_TIME",
+        default=0.0,
+        doc="when the hardware is taken away, epoch seconds: a checkpoint is saved before; 0 = as SLURM_JOB_END_TIME says, if it does",
+    ),
     Setting(
         name="submitted",
         env="ETT_SUBMITTED",

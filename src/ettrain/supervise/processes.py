@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from ettrain import clock
+from ettrain.settings import ENV_DETACHED
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_DETACHED: Final = f"{ENV_DETACHED}=1".encode()
 _GIVE_UP_NS: Final = 30_000_000_000
 """A process that SIGKILL did not end within this time sits in the kernel (a dead disk or device) and may do so for ever."""
 
@@ -57,7 +59,7 @@ def reap() -> dict[int, int]:
 
 
 def family(pid: int) -> tuple[list[int], list[int]]:
-    """(children, all descendants) of a process; zombies left out."""
+    """(children, all descendants) of a process; zombies left out, and what is meant to outlive the attempt, with all below it."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -67,10 +69,19 @@ def family(pid: int) -> tuple[list[int], list[int]]:
     found: list[int] = []
     queue = [pid]
     while queue:
-        below = children.get(queue.pop(0), [])
+        parent = queue.pop(0)
+        children[parent] = below = [child for child in children.get(parent, []) if not _is_detached(child)]
         found.extend(below)
         queue.extend(below)
     return children.get(pid, []), found
+
+
+def _is_detached(pid: int) -> bool:
+    """Whether it was started to outlive the attempt: a publisher, which needs no device."""
+    try:
+        return _DETACHED in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def is_zombie(pid: int) -> bool:

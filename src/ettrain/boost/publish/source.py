@@ -1,0 +1,190 @@
+"""The checkpoint a model is made from: waited for, verified, and read into the model tensor by tensor. No process group is made.
+
+Not here: what is made of the model.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ettrain import clock
+from ettrain.boost.checkpoint import reading
+from ettrain.boost.checkpoint.folder import CheckpointFolder, parse
+from ettrain.boost.publish.request import Request
+from ettrain.errors import CheckpointInvalidError, UsageError
+
+_POLL_S: Final = 0.5
+_FILLS: Final = frozenset({"uniform_", "normal_", "zero_", "fill_", "trunc_normal_", "bernoulli_", "exponential_"})
+_SHOWN: Final = 4
+_STEP: Final = re.compile(r"step[-_=]?(\d+)$", re.IGNORECASE)
+"""How a folder that is not ours may tell its step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A checkpoint found whole."""
+
+    reader: Any
+    metadata: Any
+    told: dict[str, Any] = field(default_factory=dict)
+    """For the published manifest: address, step, created_ns, position, ..."""
+    verified: str = ""
+    """How it was checked, in words."""
+
+
+@contextmanager
+def opened(request: Request) -> Iterator[Source]:
+    """The request's checkpoint, once it is finished; kept from retention while the block lasts.
+
+    Raises:
+        CheckpointInvalidError: it is damaged, unsafe, or did not come in time.
+    """
+    until = clock.monotonic_ns() + int(request.wait_s * 1e9)
+    address, _, name = request.checkpoint.rstrip("/").rpartition("/")
+    if parse(name) is None:
+        yield _plain(request, until)
+        return
+    folder = CheckpointFolder(address)
+    _wait(folder, name, until)
+    with folder.reading(name) as manifest:
+        verdict = folder.verify(name)
+        if not verdict.ok:
+            raise CheckpointInvalidError(request.checkpoint, verdict.why)
+        reader = reading.reader_of(folder.path(name))
+        told: dict[str, Any] = {
+            "address": request.checkpoint,
+            "step": manifest.step,
+            "created_ns": manifest.created_ns,
+            "world": manifest.world,
+        }
+        told |= {"job": manifest.job, "attempt": manifest.attempt, "position": dict(manifest.position), "metrics": dict(manifest.metrics)}
+        told["versions"] = dict(manifest.versions)
+        yield Source(reader=reader, metadata=reader.metadata(), told=told, verified=f"checksums of {len(manifest.files)} files")
+
+
+def _wait(folder: CheckpointFolder, name: str, until: int) -> None:
+    """Until the save is over; its own process may still write it."""
+    while True:
+        found = next((one for one in folder.found() if one.name == name), None)
+        if found is not None and found.state != "unfinished":
+            return
+        if clock.monotonic_ns() >= until:
+            why = found.why if found is not None else "is not there"
+            raise CheckpointInvalidError(folder.path(name), f"{why}, and it did not come in time")
+        clock.sleep_s(_POLL_S)
+
+
+def _plain(request: Request, until: int) -> Source:
+    """A checkpoint that DCP wrote by itself: its metadata is written last, and everything it names must be there."""
+    reader = reading.reader_of(request.checkpoint)
+    while not _begun(request.checkpoint) and clock.monotonic_ns() < until:
+        clock.sleep_s(_POLL_S)
+    step = _STEP.search(request.checkpoint.rstrip("/"))
+    told = {"address": request.checkpoint, "step": int(step[1]) if step is not None else None}
+    metadata = reader.metadata()
+    return Source(
+        reader=reader,
+        metadata=metadata,
+        told=told,
+        verified=f"sizes and places of {len(metadata.storage_data)} pieces; it has no checksums",
+    )
+
+
+def _begun(address: str) -> bool:
+    """Whether there is anything to judge: the metadata, or that of single ranks, which nothing will complete."""
+    if "://" in address:
+        return True
+    try:
+        return any(name.endswith(".metadata") for name in os.listdir(address))
+    except OSError:
+        return False
+
+
+def prefix_of(metadata: Any, names: list[str], given: str | None, where: str) -> str:
+    """What stands before the model's own names in the checkpoint: `model.`, or nothing, or what else fits.
+
+    Raises:
+        CheckpointInvalidError: no prefix fits all names; says which are missing.
+    """
+    there = metadata.state_dict_metadata
+    if not names:
+        raise UsageError("model: has no parameters or buffers: what its function returns is not what was trained.")
+    ends = [key[: -len(names[0])] for key in there if key.endswith(names[0])]
+    for prefix in [given] if given is not None else dict.fromkeys(["model.", "", *sorted(ends, key=len)]):
+        if all(prefix + name in there for name in names):
+            return prefix
+    tried = given if given is not None else min(ends, key=len, default="model.")
+    missing = [tried + name for name in names if tried + name not in there]
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    known = ", ".join(sorted(there)[:_SHOWN])
+    raise CheckpointInvalidError(
+        where,
+        f"it lacks {', '.join(missing[:_SHOWN])}{more} of the model's {len(names)} tensors. It has {known}, ... : is the model built as it was trained?",
+    )
+
+
+class _Unfilled(TorchFunctionMode):  # type: ignore[misc]
+    """Parameters are made without being filled, since each is read from the checkpoint. Everything else is as it is built."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _FILLS and args and isinstance(args[0], torch.nn.Parameter):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def built(factory: Any) -> torch.nn.Module:
+    """The model, on the CPU and for inference, its parameters not yet filled.
+
+    Raises:
+        UsageError: the function does not make one.
+    """
+    with torch.device("cpu"), _Unfilled():
+        model = factory()
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"model: {factory} returned a {type(model).__name__}, not a torch.nn.Module.")
+    elsewhere = next((name for name, one in model.state_dict().items() if isinstance(one, torch.Tensor) and one.device.type != "cpu"), None)
+    if elsewhere is not None:
+        raise UsageError(f"model: {elsewhere} is not on the CPU: the publisher has no other device. Let the function build it without one.")
+    return model.requires_grad_(requires_grad=False).eval()
+
+
+def sizes_of(metadata: Any, prefix: str = "") -> tuple[int, int]:
+    """(bytes of all tensors under a prefix, bytes of the largest piece): what reading needs at once is both together."""
+    total = largest = 0
+    for name, told in metadata.state_dict_metadata.items():
+        if name.startswith(prefix) and getattr(told, "properties", None) is not None:
+            item = told.properties.dtype.itemsize
+            total += item * prod(told.size)
+            largest = max([largest, *(item * prod(chunk.sizes) for chunk in told.chunks)])
+    return total, largest
+
+
+def fill(model: torch.nn.Module, source: Source, prefix: str) -> int:
+    """Read the model's tensors from the checkpoint, in place; returns their bytes.
+
+    Raises:
+        CheckpointInvalidError: a tensor has another shape there, or cannot be read.
+    """
+    state = model.state_dict()
+    tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+    for name, tensor in tensors.items():
+        there = source.metadata.state_dict_metadata[prefix + name]
+        if list(there.size) != list(tensor.shape):
+            raise CheckpointInvalidError(
+                str(source.reader.path),
+                f"{prefix}{name} has shape {list(there.size)}, the model's has {list(tensor.shape)}: it is built otherwise than it was trained",
+            )
+    wanted: dict[str, Any] = {prefix + name: one for name, one in state.items()}
+    reading.load(wanted, source.reader, no_dist=True)
+    if len(tensors) < len(state):  # a module keeps something of its own that is no tensor
+        model.load_state_dict({name: wanted[prefix + name] for name in state})
+    return sum(one.numel() * one.element_size() for one in tensors.values())
