@@ -17,6 +17,8 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     startup one run of ett.Startup: end, sequential, err, failed, stages (name, lane, begin, end, CPU ns, needs, after; times since t,
             -1 = never; needs and after are places), first (place of the first stage here, where one record has no room for all)
     commit  an asynchronous save became durable: save (the span's number), ok, id
+    interval how often a checkpoint is saved from now on: every ("auto", "time", "steps", "never"), seconds, steps, why
+    stop    a planned stop reached the training: by (a signal's name or "time limit"), left (seconds until the process is killed, or null)
     exc     an exception left the program: type, message, trace
     dims    part, where, seen, was: what torch.compile has seen so far of each source of a function, and before the compilation that
             began at t; or applied: the dynamic sources that were set
@@ -29,6 +31,9 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
     comm    collectives of one kind until the first step: op, group (name), size, n (calls), wire (operations on the wire), bytes, ns (time of
             the host in them), max (longest), async (calls that did not wait), late (after the first forward), end; where from: via (function
             of torch), site (file:line outside torch), user (file:line of the program), api (function of a package); more (places not told)
+  written by processes that publish models, in journals of their own (`publishes/`):
+    publish act (asked, began, stage or ended), id, place (the request's folder), name, checkpoint, cpu (ns of the process so far), stage;
+            at the end: outcome (published, superseded, failed), step, created (wall clock of the checkpoint), version, why, tries
   written by the supervisor or the launcher's agent:
     job     command, settings, labels
     begin   attempt (name of its folder), launch, pid

@@ -88,7 +88,7 @@ class Process:
 
 
 class _Source:
-    """A journal that is no rank's: the supervisor's, or that of torchrun's agent on one host."""
+    """A journal that is no rank's: the supervisor's, that of torchrun's agent on one host, or that of a process that publishes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -138,12 +138,14 @@ class JobFiles:
         self._supervisor = _Source(paths.supervisor_journal)
         self._boot: str | None = None
         self._agents: dict[str, dict[Path, _Source]] = {}
+        self._publishers: dict[Path, _Source] = {}
 
     def read(self) -> None:
         """Take what was added to any file since the last call."""
         self.problems = []
         self._read_supervisor()
         self._read_attempts()
+        self._read_publishers()
         processes = self.processes.values()
         for process in processes:
             if process.tail.head is None:
@@ -168,6 +170,15 @@ class JobFiles:
             for record in agent.records
         ]
 
+    def published(self) -> list[tuple[Record, int, str]]:
+        """(record, its instant on the job's clock, name of its journal) of processes that publish models."""
+        return [
+            (record, int(record["t"]) + self.clocks.offset(boot_of(source.tail.head)), source.path.name)
+            for source in self._publishers.values()
+            for record in source.records
+            if record["k"] == "publish"
+        ]
+
     def agent_boots(self, attempt: str) -> dict[str, list[Record]]:
         """Boot -> records of its agents in one attempt."""
         found: dict[str, list[Record]] = {}
@@ -182,7 +193,8 @@ class JobFiles:
     def tails(self) -> list[JournalTail]:
         """All journals."""
         agents = [agent.tail for by_path in self._agents.values() for agent in by_path.values()]
-        return [self._supervisor.tail, *(process.tail for process in self.processes.values()), *agents]
+        publishers = [source.tail for source in self._publishers.values()]
+        return [self._supervisor.tail, *(process.tail for process in self.processes.values()), *agents, *publishers]
 
     def _read_supervisor(self) -> None:
         if not self.paths.supervisor_journal.exists():
@@ -212,9 +224,13 @@ class JobFiles:
                     self.processes[path] = Process(path, name)
         for by_path in self._agents.values():
             for agent in by_path.values():
-                self._read_agent(agent)
+                self._read_source(agent)
 
-    def _read_agent(self, agent: _Source) -> None:
+    def _read_publishers(self) -> None:
+        for path in sorted(self.paths.publishes.glob("*.jsonl")):
+            self._read_source(self._publishers.setdefault(path, _Source(path)))
+
+    def _read_source(self, agent: _Source) -> None:
         records, problem = read_tail(agent)
         if problem:
             self.problems.append(problem)

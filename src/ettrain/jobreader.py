@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from ettrain import clock
-from ettrain.account.history import AttemptHistory, JobHistory, RankHistory
+from ettrain.account.history import AttemptHistory, JobHistory, PublishEvent, RankHistory
+from ettrain.account.publishes import publish_event_of
 from ettrain.beat import read_beat
 from ettrain.errors import JobNotFoundError, JournalError
 from ettrain.events import Record
@@ -146,12 +147,22 @@ class JobReader:
             submitted=_natural(asked.get("submitted")) or None,
             command=tuple(map(str, command)) if isinstance(command, list) else (),
             devices_per_rank=_natural(asked.get("devices_per_rank")) or 1,
+            publish_events=self._publish_events(),
             notes=list(dict.fromkeys(notes)),
             torn_lines=sum(tail.bad_lines + tail.torn for tail in tails) + files.bad_records,
             journals=sum(process.builder is not None for process in files.processes.values()),
             clock_correction_ns=files.clocks.largest_correction_ns,
             supports=tuple(map(str, supports)) if isinstance(supports, list) else None,
         )
+
+    def _publish_events(self) -> list[PublishEvent]:
+        events: list[PublishEvent] = []
+        for record, t, process in self._files.published():
+            try:
+                events.append(publish_event_of(record, t, process))
+            except (KeyError, ValueError):
+                self._files.bad_records += 1
+        return events
 
     # ---- attempts
 
@@ -312,7 +323,9 @@ def _keep_apart(attempts: list[AttemptHistory]) -> None:
 def _comes_again(rank: RankHistory, wave: list[RankHistory]) -> bool:
     """Whether a process runs where others have trained or died before it."""
     over = all(other.end <= rank.start + _START_TOLERANCE_NS and not other.alive for other in wave)
-    return over and any(rank.rank < 0 or other.rank in (rank.rank, -1) for other in wave) and any(other.steps or other.died for other in wave)
+    return (
+        over and any(rank.rank < 0 or other.rank in (rank.rank, -1) for other in wave) and any(other.steps or other.died for other in wave)
+    )
 
 
 def _in_sequence(attempt: AttemptHistory, ranks: list[RankHistory]) -> list[AttemptHistory]:

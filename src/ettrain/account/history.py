@@ -194,6 +194,31 @@ class Tuning(NamedTuple):
     """Why a pin did not fit."""
 
 
+class PublishEvent(NamedTuple):
+    """What a process that asked for a model, or made it, told at an instant."""
+
+    t: int
+    id: str
+    act: str
+    """`asked`, `began`, `stage` or `ended`."""
+    process: str
+    """Which journal it stands in."""
+    name: str
+    place: str
+    """The request's folder."""
+    checkpoint: str
+    stage: str
+    outcome: str
+    version: str
+    why: str
+    step: int | None
+    created: int | None
+    """When the checkpoint was taken, by its own manifest."""
+    tries: int
+    cpu_ns: int
+    """Of its process so far, the asker's with its training."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One checkpoint written by one rank."""
@@ -218,6 +243,27 @@ class Load:
     local_step: int
     identity: tuple[IdentityKey, ...]
     path: str
+
+
+class SaveInterval(NamedTuple):
+    """How often a checkpoint is saved from an instant on."""
+
+    t: int
+    every: str
+    """What was asked for: `auto`, `time`, `steps` or `never`."""
+    interval_ns: int | None
+    """None where it is not a matter of time."""
+    steps: int | None
+    """Each multiple of so many steps; None where it is a matter of time."""
+    why: str
+
+
+class PlannedStop(NamedTuple):
+    """The training was told to end, and had time to save."""
+
+    t: int
+    by: str
+    """Name of a signal, or `time limit`."""
 
 
 class Said(NamedTuple):
@@ -287,6 +333,9 @@ class RankHistory:
     saves: list[Save] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
+    save_interval: SaveInterval | None = None
+    """The last that was told."""
+    planned_stop: PlannedStop | None = None
     step_source: str = ""
     faults: int = 0
     fault_texts: list[str] = field(default_factory=list)
@@ -347,6 +396,7 @@ class JobHistory:
     submitted: int | None = None
     command: tuple[str, ...] = ()
     devices_per_rank: int = 1
+    publish_events: list[PublishEvent] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     torn_lines: int = 0
     journals: int = 0

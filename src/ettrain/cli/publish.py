@@ -68,8 +68,8 @@ def find(what: str | None, runs: Path) -> list[Place]:
     return [place for place in every.values() if what in (None, place.root.name)]
 
 
-def of_job(job: Path) -> list[Place]:
-    """Publications that a job asked for, oldest first."""
+def of_job(job: Path, since_ns: int = 0) -> list[Place]:
+    """Publications that a job asked for since an instant (wall clock), oldest first."""
     found: dict[str, tuple[int, Place]] = {}
     for path in (job / "publishes").glob("*.jsonl"):
         try:
@@ -77,7 +77,7 @@ def of_job(job: Path) -> list[Place]:
         except JournalError:
             continue
         wall = next((int(record["wall"]) for record in records if isinstance(record.get("wall"), int)), 0)
-        for record in records:
+        for record in records if wall >= since_ns else ():
             if record["k"] == "publish" and isinstance(record.get("place"), str):
                 place = Place(Path(record["place"]))
                 if place.request_file.is_file():

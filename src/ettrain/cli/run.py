@@ -7,9 +7,9 @@ import os
 from functools import partial
 from pathlib import Path
 
-from ettrain import experience
+from ettrain import clock, experience
 from ettrain.account.ledger import account, number_of
-from ettrain.cli import dynamicsources
+from ettrain.cli import dynamicsources, publishing
 from ettrain.errors import EttrainError, UsageError
 from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--autotune", metavar="FILE", help="pin the winners of autotuning that FILE holds: ett autotune JOB --write FILE")
     parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
     parser.add_argument("--sequential", action="store_true", help="run the stages of ett.Startup without overlap, for comparison")
+    publishing.add_argument(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing of ettrain's own unless something is wrong")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
 
@@ -50,14 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it; returns the command's exit code (128 + n for signal n)."""
     plan = _plan(arguments)
-    supervisor = Supervisor(plan)
+    supervisor, began_ns = Supervisor(plan), clock.wall_pair()[0]
     if supervisor.recording.on and not arguments.quiet:
         tell(f"recording job {plan.paths.name}  (ett watch {plan.paths.name})")
     outcome = supervisor.run()
     if outcome.recorded and outcome.started:
         _lessons(plan.paths, plan.command).keep(plan.paths)
         _say(plan, outcome, quiet=arguments.quiet)
-    return outcome.code if outcome.code >= 0 else 128 - outcome.code
+    code = outcome.code if outcome.code >= 0 else 128 - outcome.code
+    return publishing.settle(plan.paths.root, began_ns, code, wait_s=arguments.wait_publish, quiet=arguments.quiet)
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:

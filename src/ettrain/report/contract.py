@@ -19,6 +19,7 @@ from ettrain.report.compiles import compiles_dict
 from ettrain.report.figures import can, carried
 from ettrain.report.notes import faults_of, notes_of, untracked_ns
 from ettrain.report.palette import group_of
+from ettrain.report.publishes import publishes_dict
 from ettrain.report.startgraph import startgraph_dict
 from ettrain.report.units import instant, seconds
 
@@ -56,6 +57,7 @@ def report_dict(account: Account, job: JobHistory) -> Json:
         "startup_runs": startgraph_dict(job),
         "compiles": compiles_dict(job),
         "comms": comms_dict(start_traffic(job)),
+        "publishes": publishes_dict(job),
         "notes": [{"level": note.level, "text": note.text} for note in notes_of(account, job)],
         "supports": list(carried(job)),
     }

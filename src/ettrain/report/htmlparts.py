@@ -9,10 +9,12 @@ from typing import Final
 from ettrain._version import VERSION
 from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Account, Incident, Leaf, Ledger
+from ettrain.account.publishes import publishes_of
 from ettrain.report.figures import can
 from ettrain.report.metrics import FORMULA, NOT_CARRIED, Metric, group_sums, meaning_of, metrics_of, parts_of, short, show_some
 from ettrain.report.notes import next_command, notes_of, report_command
 from ettrain.report.palette import GROUPS, fill_of, group_of
+from ettrain.report.publishes import MEANING, TITLES, cells_of
 from ettrain.report.startup import startup_of
 from ettrain.report.units import clean, day_and_time, device_unit, duration, instant, percent, plural, unbroken
 
@@ -42,6 +44,7 @@ def body_of(account: Account, job: JobHistory, remarks: Sequence[str], *, runs: 
         _incidents(account.ledger, job),
         _attempts(account.ledger),
         _startup(account, job),
+        _publishes(job),
         _notes(account, job),
         _footer(account, job, runs),
     )
@@ -283,6 +286,20 @@ def _startup(account: Account, job: JobHistory) -> str:
     foot += f'<td class="n">{duration(start.restart_ns // start.restarts)}</td></tr>' if start.restarts else "</tr>"
     table = _table("Wall time from the hardware to the first trained batch, in the order of the stages.", titles, rows, foot)
     return f"<section><details><summary>The start, stage by stage</summary>\n{table}</details></section>"
+
+
+def _publishes(job: JobHistory) -> str:
+    published = publishes_of(job)
+    if not published:
+        return ""
+    titles = [(title, "n" if place > 1 else "") for place, title in enumerate(TITLES)]
+    rows = []
+    for one in published[-ROWS_SHOWN:]:
+        name, outcome, *numbers = cells_of(one)
+        why = f'<br><span class="dim">at {esc(one.stage)}: {esc(one.why[:600])}</span>' if one.why else ""
+        cells = [_cell(esc(name), head=True), _cell(esc(outcome) + why, css="cause"), *(_cell(esc(number), css="n") for number in numbers)]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return _section("Published off the devices", _table(esc(MEANING), titles, rows))
 
 
 def _notes(account: Account, job: JobHistory) -> str:

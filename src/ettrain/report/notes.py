@@ -15,6 +15,7 @@ from ettrain.account.ledger import Account, Ledger
 from ettrain.lifecycle import EFFECTIVE, UNTRACKED
 from ettrain.report.figures import FIGURES, can, missing
 from ettrain.report.palette import group_of
+from ettrain.report.publishes import publish_warnings
 from ettrain.report.units import clean, clip, duration, percent, plural
 
 UNTRACKED_LIMIT_FRAC: Final = 0.02
@@ -68,6 +69,7 @@ def _warnings(account: Account, job: JobHistory) -> Iterator[str]:
     if can(job, "ett") and untracked > UNTRACKED_LIMIT_FRAC * ledger.wall_ns:
         share = percent(untracked, ledger.wall_ns)
         yield f"{share} of the wall time is untracked: the recording does not say what it was. Mark it with ett.stage(...) to see it."
+    yield from publish_warnings(job)
     count, texts = faults_of(job)
     if count:
         first = f" First: {clip(texts[0], 200)}." if texts else ""

@@ -12,6 +12,7 @@ from ettrain.account.ledger import Account
 from ettrain.report.bars import Ink
 from ettrain.report.commsection import comms_section
 from ettrain.report.compiles import compiles_section
+from ettrain.report.publishes import publishes_section
 from ettrain.report.recompiles import recompiles_section
 from ettrain.report.sections import (
     Sheet,
@@ -72,6 +73,7 @@ def render_text(
     lines += attempts_section(sheet)
     lines += losses_section(sheet)
     lines += incidents_section(sheet)
+    lines += publishes_section(job, sheet.width, sheet.ink)
     lines += notes_section(sheet)
     lines += next_section(sheet, explained=explain_startup, recompiles=recompiles, runs=runs)
     return "\n".join(lines) + "\n"
