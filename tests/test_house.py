@@ -17,7 +17,19 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 def test_public_names_are_these():
     assert ettrain.__all__ == sorted(ettrain.__all__)
-    assert set(ettrain.__all__) == {"CompileCache", "Startup", "__version__", "first_batch", "process_groups", "publish", "stage", "step", "steps", "warm_compile"}
+    assert set(ettrain.__all__) == {
+        "Checkpointer",
+        "CompileCache",
+        "Startup",
+        "__version__",
+        "first_batch",
+        "process_groups",
+        "publish",
+        "stage",
+        "step",
+        "steps",
+        "warm_compile",
+    }
     for name in ettrain.__all__:
         assert getattr(ettrain, name) is not None
 
@@ -28,7 +40,12 @@ def test_commands_are_these():
 
 def test_importing_ettrain_loads_nothing_heavy():
     code = "import sys; import ettrain; print([m for m in ('torch', 'numpy', 'json', 'threading', 'mmap') if m in sys.modules])"
-    output = subprocess.run([sys.executable, "-S", "-c", f"sys=__import__('sys'); sys.path.insert(0, {str(ROOT / 'src')!r}); {code}"], capture_output=True, text=True, check=True)
+    output = subprocess.run(
+        [sys.executable, "-S", "-c", f"sys=__import__('sys'); sys.path.insert(0, {str(ROOT / 'src')!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert output.stdout.strip() == "[]"
 
 
@@ -89,13 +106,20 @@ def test_files_named_in_the_readme_exist():
 
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_every_command_explains_itself(command):
-    output = subprocess.run([sys.executable, "-c", f"from ettrain.cli import main; main([{command!r}, '--help'])"], capture_output=True, text=True, check=False)
+    output = subprocess.run(
+        [sys.executable, "-c", f"from ettrain.cli import main; main([{command!r}, '--help'])"], capture_output=True, text=True, check=False
+    )
     assert output.returncode == 0
     assert "usage:" in output.stdout
 
 
 def test_a_bad_word_is_a_usage_error_and_no_trace():
-    output = subprocess.run([sys.executable, "-c", "from ettrain.cli import main; raise SystemExit(main(['nonsense']))"], capture_output=True, text=True, check=False)
+    output = subprocess.run(
+        [sys.executable, "-c", "from ettrain.cli import main; raise SystemExit(main(['nonsense']))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert output.returncode == 2
     assert "Traceback" not in output.stderr
 

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,7 +20,8 @@ import torch
 from torch import nn
 
 from ettrain import clock
-from ettrain.boost.checkpoint import marks, rng, snapshot
+from ettrain.boost import generators
+from ettrain.boost.checkpoint import marks, snapshot
 from ettrain.boost.checkpoint.agreement import Agreement, Word
 from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.boost.checkpoint.interval import Interval
@@ -54,7 +56,8 @@ class Checkpointer:
         model: the module that is trained, wrapped or not.
         optimizer: the optimizer, or several.
         loader: the training's loader: its position becomes part of the checkpoint.
-        every: "auto" = by what a save costs and how often jobs fail; a number of steps; or a time such as "300s".
+        every: "auto" = by what a save costs and how often jobs fail; a number of steps; a time such as "300s"; None = only when
+            `save` is called.
         keep: checkpoints that stay, at least 1; the newest ones that verify.
         seed: of the loader's order, where the loader does not tell it.
         timeout: seconds after which a rank gives up waiting for another, or for the disk.
@@ -73,7 +76,7 @@ class Checkpointer:
         model: nn.Module | None = None,
         optimizer: Any = (),
         loader: Iterable[Any] | None = None,
-        every: int | str = "auto",
+        every: int | str | None = "auto",
         keep: int = 2,
         seed: int | None = None,
         timeout: float = TIMEOUT_S,
@@ -94,7 +97,7 @@ class Checkpointer:
         self._stops = Stops(time_limit=time_limit)
         self._loader = loader
         self._feed: Feed[Any] | None = None if loader is None else self._followed(loader)
-        self._save: Save | None = None
+        self._under_way: deque[Save] = deque()
         self._prepared = self._closed = False
         self._step = self._saved_step = 0
         self.metrics: dict[str, float] = {}
@@ -141,12 +144,12 @@ class Checkpointer:
             return
         if self._ranks.rank == 0:
             self._folder.vouch(restored.name)
-        generators = None
+        states = None
         if restored.manifest.world == self._ranks.world:
-            generators = restored.extras[self._ranks.rank]["random"]
+            states = restored.extras[self._ranks.rank]["random"]
         else:
             self._tell(f"{restored.manifest.world} ranks saved and {self._ranks.world} go on: their random generators start anew")
-        put_back = functools.partial(rng.put_back, generators) if generators is not None else None
+        put_back = functools.partial(generators.put_back, generators.from_plain(states)) if states is not None else None
         if self._feed is not None:
             positions = [extra["data"] for extra in restored.extras]
             if any(position is None for position in positions):
@@ -224,12 +227,14 @@ class Checkpointer:
         """Whether to save or stop now; the same on every rank."""
         now, interval = clock.monotonic_ns(), self._interval
         if not interval.steps:
-            return self._agreement.word(step, now, due=lambda: self._is_free() and interval.due(step, now), stop=self._stops.asked())
+            return self._agreement.word(step, now, due=lambda: not self.saving and interval.due(step, now), stop=self._stops.asked())
         word = self._agreement.word(step, now, due=lambda: False, stop=self._stops.asked())
         return dataclasses.replace(word, save=step // interval.steps > before // interval.steps)
 
-    def _is_free(self) -> bool:
-        return self._save is None or self._save.ended.is_set()
+    @property
+    def saving(self) -> bool:
+        """Whether a save is under way."""
+        return any(not save.ended.is_set() for save in self._under_way)
 
     def _prepare(self, step: int) -> None:
         """Plan, share the memory and start the writer after the first step, so that the first save is like the others."""
@@ -237,7 +242,7 @@ class Checkpointer:
         with marks.blocked("checkpoint_save", part="ett.Checkpointer: prepare"):
             save = self._saver.begin(step, snapshot.take(self._training), only_plan=True)
             save.staged.set()
-            self._save = save
+            self._under_way.append(save)
 
     # ---- saving
 
@@ -259,13 +264,12 @@ class Checkpointer:
         begun = clock.monotonic_ns()
         with marks.blocked("checkpoint_save", **details) as told:
             told["id"] = {}
-            self._await(self._save)
             self._look_after()
             taken = snapshot.take(self._training)
             save = self._saver.begin(step, taken, extra=self._extra(), about=self._about())
-            self._save = save
+            self._under_way.append(save)
             if taken.must_wait or self._saver.holds_up:
-                save.staged.wait(self._timeout)
+                save.staged.wait()
             save.blocking_ns = clock.monotonic_ns() - begun
         self._interval.began(step, begun)
         threading.Thread(target=self._note_end, args=(save, details.get("save", 0)), daemon=True, name="ettrain note").start()
@@ -285,7 +289,7 @@ class Checkpointer:
             CheckpointSaveError: the last save failed, and why.
         """
         with marks.blocked("checkpoint_save", part="ett.Checkpointer: wait"):
-            self._await(self._save)
+            self._await()
         self._look_after()
         if self.last_error:
             raise CheckpointSaveError(self.last_error)
@@ -315,16 +319,17 @@ class Checkpointer:
         else:
             self._at_exit()
 
-    def _await(self, save: Save | None) -> None:
-        if save is not None and not save.ended.wait(3 * self._timeout):
-            self._failed(f"the save of step {save.step} did not end within {3 * self._timeout:.0f} s")
+    def _await(self) -> None:
+        """Until none is under way; each is bounded."""
+        for save in self._under_way:
+            save.ended.wait()
 
     def _look_after(self) -> None:
-        """Learn from a save that has ended."""
-        save = self._save
-        if save is None or not save.ended.is_set():
-            return
-        self._save = None
+        """Learn from the saves that have ended."""
+        while self._under_way and self._under_way[0].ended.is_set():
+            self._learn(self._under_way.popleft())
+
+    def _learn(self, save: Save) -> None:
         if save.error:
             self._saver.holds_up = self._saver.holds_up or save.torn
             self._failed(f"step {save.step} was not saved: {save.error} (the checkpoint before it is untouched; training goes on)")
@@ -333,21 +338,25 @@ class Checkpointer:
         elif not save.only_plan:
             self.last_error = ""
             self._saved_step = save.step
+            self._stops.takes_s = (save.ended_ns - save.begun_ns) / 1e9
             self._interval.saved(save.step, save.blocking_ns, save.ended_ns - save.begun_ns, clock.monotonic_ns())
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer is about to change what is being copied: wait until it is copied."""
-        save = self._save
-        if torch.compiler.is_compiling() or save is None or save.staged.is_set():
+        if torch.compiler.is_compiling():
+            return
+        waits = [save for save in self._under_way if not save.staged.is_set()]
+        if not waits:
             return
         begun = clock.monotonic_ns()
         with marks.blocked("checkpoint_save", part="ett.Checkpointer: staging"):
-            save.staged.wait(self._timeout)
-        save.blocking_ns += clock.monotonic_ns() - begun
+            for save in waits:
+                save.staged.wait()
+        waits[-1].blocking_ns += clock.monotonic_ns() - begun
 
     def _extra(self) -> bytes:
         """The content of this rank's own file."""
-        own = {"random": rng.capture(), "data": None if self._feed is None else self._feed.state()}
+        own = {"random": generators.as_plain(generators.take()), "data": None if self._feed is None else self._feed.state()}
         buffer = io.BytesIO()
         torch.save(own, buffer)
         return buffer.getvalue()
@@ -386,9 +395,7 @@ class Checkpointer:
 
     def _release(self) -> None:
         self._closed = True
-        save = self._save
-        if save is not None:
-            self._saver.wait_for_others(save)
+        self._saver.wait_for_others()
         for hook in self._hooks:
             hook.remove()
         self._saver.close()
@@ -400,7 +407,7 @@ class Checkpointer:
         """The program ends without `close`: the save under way is finished."""
         if self._closed or self._pid != os.getpid():
             return
-        self._await(self._save)
+        self._await()
         self._look_after()
         self._release()
 

@@ -7,6 +7,7 @@ checkpoint exist. Whatever fails on one rank fails the save on all, within the t
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -94,6 +95,7 @@ class Saver:
         self.holds_up = False
         """Whether the training's loop has to wait until all is staged, since something else than an optimizer's step changes the state."""
         self._number = 0
+        self._last: Save | None = None
         self._digest = ""
         self._plan: Any = None
         self._metadata: Any = None
@@ -105,11 +107,12 @@ class Saver:
         return 0 if self._stage is None else self._stage.image.size
 
     def begin(self, step: int, snapshot: snapshots.Snapshot, **more: Any) -> Save:
-        """Start a save on a thread of its own. All ranks call it for the same step, and never while one is under way."""
+        """Start a save on a thread of its own, which begins once the one before has ended. All ranks call it for the same steps."""
         self._number += 1
-        save = Save(number=self._number, step=step, snapshot=snapshot, begun_ns=clock.monotonic_ns(), **more)
+        before = self._last
+        save = self._last = Save(number=self._number, step=step, snapshot=snapshot, begun_ns=clock.monotonic_ns(), **more)
         save.ready = staging.events(snapshot.state)
-        threading.Thread(target=self._run, args=(save,), name=f"ettrain save {step}", daemon=True).start()
+        threading.Thread(target=self._run, args=(save, before), name=f"ettrain save {step}", daemon=True).start()
         return save
 
     def close(self) -> None:
@@ -121,7 +124,9 @@ class Saver:
 
     # ---- on the save's thread
 
-    def _run(self, save: Save) -> None:
+    def _run(self, save: Save, before: Save | None) -> None:
+        if before is not None:
+            before.ended.wait()  # its own waits are bounded, and this one needs its image
         notes = self.ranks.background
         entries: dict[str, FileEntry] = {}
         results: list[Any] = []
@@ -226,8 +231,8 @@ class Saver:
         if self._stage is not None:
             self._stage.close()
         self._stage = staging.Stage(layout)
-        self.writer.share(self._stage.image, self.timeout)
         self._stage.prepare()
+        self.writer.share(self._stage.image, self.timeout)
 
     def _say(self, save: Save, notes: Notes, what: str, value: Any, *, to_all: bool = False) -> None:
         save.said.add(what)
@@ -304,10 +309,8 @@ class Saver:
         """Leave nothing of a save that failed; what cannot be removed now goes with the next retention."""
         if not save.name:
             return
-        try:
+        with contextlib.suppress(EttrainError, OSError):
             self.folder.discard(save.name)
-        except (EttrainError, OSError):
-            return
 
     def _forget(self, number: int, notes: Notes) -> None:
         """Throw the notes of a save away that every rank is done with."""
@@ -318,13 +321,12 @@ class Saver:
             [f"{number}/go", f"{number}/parts", f"{number}/end", *(key for name in names for key in self.ranks.keys(f"{number}/{name}"))]
         )
 
-    def wait_for_others(self, save: Save) -> None:
-        """Rank 0 keeps the notes: it stays until the others know how the save ended, for a few seconds at most."""
-        if self.ranks.rank == 0 and self.ranks.world > 1 and save.ended.is_set():
-            try:
+    def wait_for_others(self) -> None:
+        """Rank 0 keeps the notes: it stays until the others know how the last save ended, for a few seconds at most."""
+        save = self._last
+        if save is not None and self.ranks.rank == 0 and self.ranks.world > 1 and save.ended.is_set():
+            with contextlib.suppress(CheckpointSaveError):
                 self.ranks.background.take_all(self.ranks.keys(f"{save.number}/ack"), _ACK_S)
-            except CheckpointSaveError:
-                return
 
 
 def _sound(value: Any, error: str) -> Any:

@@ -114,9 +114,7 @@ def _serve(sock: socket.socket) -> None:
 
 
 def _mapped(descriptor: int, size: int) -> mmap.mmap:
-    """The image; its pages are made here, so that the training does not wait for them."""
     try:
-        os.posix_fallocate(descriptor, 0, size)
         return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
