@@ -27,17 +27,37 @@ def take(*, with_devices: bool = True) -> State:
 
 
 def put_back(state: State) -> None:
-    """Set every generator in `state` to it."""
+    """Set every generator in `state` to it; one that this process does not have is left out."""
     if "random" in state:
         sys.modules["random"].setstate(state["random"])
-    if "numpy.random" in state:
+    if "numpy.random" in state and "numpy.random" in sys.modules:
         sys.modules["numpy.random"].set_state(state["numpy.random"])
     torch: Any = sys.modules.get("torch")
     if "torch" in state:
         torch.set_rng_state(state["torch"])
     for kind in _DEVICES:
-        if f"torch.{kind}" in state:
+        if f"torch.{kind}" in state and getattr(torch, kind).is_available():
             getattr(torch, kind).set_rng_state_all(state[f"torch.{kind}"])
+
+
+def as_plain(state: State) -> dict[str, Any]:
+    """The same in numbers, lists and tensors only, which `torch.load(weights_only=True)` reads."""
+    plain = dict(state)
+    if "numpy.random" in plain:
+        name, keys, *rest = plain["numpy.random"]
+        plain["numpy.random"] = [name, keys.tolist(), *rest]
+    return plain
+
+
+def from_plain(plain: dict[str, Any]) -> State:
+    """What `as_plain` was made from."""
+    state: State = dict(plain)
+    if "random" in state:
+        version, keys, gauss = state["random"]
+        state["random"] = (version, tuple(keys), gauss)
+    if "numpy.random" in state:
+        state["numpy.random"] = tuple(state["numpy.random"])
+    return state
 
 
 def moved(before: State, after: State) -> list[str]:
