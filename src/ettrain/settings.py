@@ -20,6 +20,8 @@ ENV_DETACHED: Final = "ETT_DETACHED"
 """'1': a process that is meant to outlive the attempt that started it, with all below it; the supervisor does not end it."""
 ENV_AUTOTUNE: Final = "ETT_AUTOTUNE"
 """File of autotuning's winners to pin; the setting of that name as well."""
+ENV_ASYNC_CHECKPOINT: Final = "ETT_ASYNC_CHECKPOINT"
+"""'1': saves of programs that know nothing of ettrain are written in the background; the setting of that name as well."""
 ENV_STARTUP_SEQUENTIAL: Final = "ETT_STARTUP_SEQUENTIAL"
 """'1': `ett.Startup` runs its stages one after another, for comparison."""
 
@@ -76,6 +78,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         env="ETT_END_TIME",
         default=0.0,
         doc="when the hardware is taken away, epoch seconds: a checkpoint is saved before; 0 = as SLURM_JOB_END_TIME says, if it does",
+    ),
+    Setting(
+        name="async_checkpoint",
+        env=ENV_ASYNC_CHECKPOINT,
+        default=0,
+        doc="1 = the program's torch.save and dcp.save are written in the background",
     ),
     Setting(
         name="submitted",

@@ -14,6 +14,9 @@ from typing import Final
 from ettrain.record.guard import guard
 
 ASKED: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+    "torch.serialization": (("ETT_ASYNC_CHECKPOINT", "ettrain.boost.existing.saving", "attach_asked"),),
+    "torch.distributed.distributed_c10d": (("ETT_ASYNC_CHECKPOINT", "ettrain.boost.existing.peers", "attach_asked"),),
+    "torch.distributed.checkpoint.state_dict_saver": (("ETT_ASYNC_CHECKPOINT", "ettrain.boost.existing.dcpsaving", "attach_asked"),),
     "torch._dynamo.callback": (("ETT_COMPILE_CACHE", "ettrain.boost.compilecache.cache", "attach_asked"),),
     "torch._inductor.select_algorithm": (("ETT_AUTOTUNE", "ettrain.boost.autotune.pins", "attach_asked"),),
     "triton.runtime.autotuner": (("ETT_AUTOTUNE", "ettrain.boost.autotune.pins", "attach_asked"),),

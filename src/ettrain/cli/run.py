@@ -15,7 +15,7 @@ from ettrain.jobpaths import JOB_NAME, JobPaths
 from ettrain.jobreader import JobReader
 from ettrain.learned import Lessons, program_of
 from ettrain.lifecycle import FAILURE
-from ettrain.settings import ENV_AUTOTUNE, ENV_BOOST, ENV_STARTUP_SEQUENTIAL, value_of
+from ettrain.settings import ENV_ASYNC_CHECKPOINT, ENV_AUTOTUNE, ENV_BOOST, ENV_STARTUP_SEQUENTIAL, value_of
 from ettrain.supervise.recording import job_name_for, tell
 from ettrain.supervise.run import Outcome, Plan, Supervisor, working_folder
 from ettrain.tuned import from_toml
@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dynamic-sources", metavar="auto|VALUE", help="what torch.compile takes as dynamic from the start: auto = what earlier attempts taught"
+    )
+    parser.add_argument(
+        "--async-checkpoint", action="store_const", const=1, help="write what the program saves by torch.save and dcp.save in the background"
     )
     parser.add_argument("--autotune", metavar="FILE", help="pin the winners of autotuning that FILE holds: ett autotune JOB --write FILE")
     parser.add_argument("--explain-startup", action="store_true", help="sample the stack until the first step: name what ran in set-up")
@@ -93,7 +96,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
     """What the parts that were asked for need in the environment of the next attempt."""
     dynamicsources.check(str(value_of("dynamic_sources", arguments.dynamic_sources)))
-    return {**_compile_cache(arguments), **_startup(arguments), **_autotune(arguments)}
+    return {**_compile_cache(arguments), **_startup(arguments), **_autotune(arguments), **_async_checkpoint(arguments)}
 
 
 def _for_attempt(arguments: argparse.Namespace, paths: JobPaths, words: tuple[str, ...]) -> dict[str, str]:
@@ -131,6 +134,10 @@ def _autotune(arguments: argparse.Namespace) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--autotune {name}: cannot be read: {error}. Write one with: ett autotune JOB --write {name}") from None
     return {ENV_AUTOTUNE: str(path), ENV_BOOST: "1"}
+
+
+def _async_checkpoint(arguments: argparse.Namespace) -> dict[str, str]:
+    return {ENV_ASYNC_CHECKPOINT: "1", ENV_BOOST: "1"} if value_of("async_checkpoint", arguments.async_checkpoint) else {}
 
 
 def _startup(arguments: argparse.Namespace) -> dict[str, str]:
