@@ -102,6 +102,8 @@ class Checkpointer:
         self._step = self._saved_step = 0
         self.metrics: dict[str, float] = {}
         """Numbers that the next manifest shows, e.g. the loss."""
+        self.restored_from = ""
+        """Name of the checkpoint gone on from; '' = none."""
         self.last_error = ""
         """Why the last save failed; '' if it did not."""
         self._hooks = [one.register_step_pre_hook(self._before_step) for one in self._training.plain]
@@ -131,6 +133,7 @@ class Checkpointer:
             told.update({"step": 0, "id": marks.identity(self._folder.path(restored.name))} if restored.name else {"err": "none"})
         self._tell(*described(restored, self._folder.address))
         self._take_over(restored)
+        self.restored_from = restored.name
         self._step = self._saved_step = restored.step
         if restored.manifest is not None:
             taken = restored.manifest.seconds
@@ -303,7 +306,9 @@ class Checkpointer:
         if self._closed:
             return
         try:
-            if self._step > self._saved_step or self.last_error:
+            self._await()
+            self._look_after()
+            if self._step > self._saved_step:
                 self.save(self._step)
             self.wait()
         finally:

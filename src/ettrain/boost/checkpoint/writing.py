@@ -158,6 +158,7 @@ class Writer:
             writer.send(sock, message, blobs, tuple(fds))
             answer, _, _ = writer.receive(sock)
         except TimeoutError:
+            process.kill()
             self._drop()
             raise CheckpointSaveError(f"the writer process did not finish within {timeout:.0f} s and was stopped") from None
         except (EOFError, OSError):
