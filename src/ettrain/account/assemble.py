@@ -19,11 +19,13 @@ from ettrain.account.history import (
     IdentityKey,
     Label,
     Load,
+    PlannedStop,
     Progress,
     RaisedError,
     RankHistory,
     Said,
     Save,
+    SaveInterval,
     Seen,
     Slow,
     Span,
@@ -95,6 +97,8 @@ class RankBuilder:
             "name": self._name,
             "said": self._said,
             "commit": self._commit,
+            "interval": self._interval,
+            "stop": self._stop,
             "exc": self._exc,
             "exit": self._exit,
             "fault": self._fault,
@@ -293,6 +297,16 @@ class RankBuilder:
 
     def _commit(self, record: Record) -> None:
         self._commits[_natural(record["save"])] = (self._time(record), bool(record.get("ok")), record.get("id"))
+
+    def _interval(self, record: Record) -> None:
+        seconds, steps = record.get("seconds"), _natural(record.get("steps")) or None
+        interval_ns = int(seconds * 1e9) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else None
+        told = self._time(record), str(record["every"]), interval_ns, steps, str(record.get("why") or "")
+        self._history.save_interval = SaveInterval(*told)
+
+    def _stop(self, record: Record) -> None:
+        if self._history.planned_stop is None:
+            self._history.planned_stop = PlannedStop(self._time(record), str(record["by"]))
 
     def _exc(self, record: Record) -> None:
         if record.get("how") != "thread" and self._history.error is None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from ettrain.account.frames import Frame
 from ettrain.account.history import AttemptHistory, RankHistory
-from ettrain.lifecycle import CLASSES
+from ettrain.lifecycle import CLASSES, PREEMPTION, STOP
 
 _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
     ("gpu_hardware", r"uncorrectable ECC|\bXid\b|NVLink.*error|unspecified launch failure|GPU is lost|hardware error"),
@@ -52,6 +52,9 @@ _BY_SIGNAL: Final = {
 }
 
 
+_TIME_LIMIT: Final = "time limit"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why an attempt ended."""
@@ -68,7 +71,18 @@ def diagnose(attempt: AttemptHistory, frame: Frame) -> Diagnosis:
     culprit = frame.culprit
     cls, text = _classify(attempt, frame, culprit)
     kind, component = CLASSES[cls]
+    if kind in (PREEMPTION, STOP):
+        text += _saved_before(attempt)
     return Diagnosis(kind=kind, cls=cls, component=component, rank=culprit.rank if culprit else None, text=text)
+
+
+def _saved_before(attempt: AttemptHistory) -> str:
+    """What became of a planned stop's save, in words; '' where the training was told of none."""
+    told = [rank for rank in attempt.ranks if rank.planned_stop is not None]
+    if not told:
+        return ""
+    saved = all(any(save.durable is not None and save.snapshot >= rank.planned_stop.t for save in rank.saves) for rank in told if rank.planned_stop)
+    return "; its state was saved first" if saved else "; its state could not be saved in time"
 
 
 def _classify(attempt: AttemptHistory, frame: Frame, culprit: RankHistory | None) -> tuple[str, str]:
@@ -90,6 +104,9 @@ def _classify(attempt: AttemptHistory, frame: Frame, culprit: RankHistory | None
     if frame.hung:
         return "hang", quiet
     code = attempt.code if culprit is None or culprit.code is None else culprit.code
+    if culprit is not None and culprit.planned_stop is not None and code is not None and code < 0 and code != -signal.SIGKILL:
+        by = culprit.planned_stop.by
+        return "preemption", f"rank {culprit.rank} {'stopped before its time limit' if by == _TIME_LIMIT else f'was told to stop by {by}'}"
     return _of_code(code, culprit)
 
 
