@@ -72,5 +72,9 @@ def cpu_ns() -> int:
 
 
 def peak_bytes() -> int:
-    """Largest memory this process has had resident."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    """Largest memory this process has had resident, 0 where the kernel does not tell. `getrusage` would tell its parent's before the exec."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0

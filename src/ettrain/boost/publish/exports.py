@@ -102,9 +102,9 @@ def load_compiled(folder: Path) -> Runner:
 
 MIB: Final = 1 << 20
 BUILT_IN: Final[dict[str, Kind]] = {
-    "export": Kind(export, load_export, (1e-4, 1e-3), (3.0, 200 * MIB)),
-    "aoti": Kind(compiled, load_compiled, (1e-4, 1e-3), (4.0, 600 * MIB)),
-    "int8": Kind(as_int8, load_export, (2e-2, 2e-2), (2.5, 200 * MIB)),
+    "export": Kind(export, load_export, (1e-4, 1e-3), (3.4, 150 * MIB)),
+    "aoti": Kind(compiled, load_compiled, (1e-4, 1e-3), (3.8, 250 * MIB)),
+    "int8": Kind(as_int8, load_export, (2e-2, 2e-2), (2.2, 150 * MIB)),
 }
 OWN: Final = Kind(export, load_export, (1e-4, 1e-3), (1.0, 0))
 """What holds for the user's own function besides what it does."""

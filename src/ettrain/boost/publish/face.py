@@ -18,6 +18,8 @@ import torch
 
 from ettrain import clock
 from ettrain._version import VERSION
+from ettrain.boost.checkpoint.folder import CheckpointFolder, parse
+from ettrain.boost.checkpoint.metadata import NAME as METADATA
 from ettrain.boost.publish import launch, progress, tensors
 from ettrain.boost.publish.bill import Bill
 from ettrain.boost.publish.named import Named, name_of
@@ -25,6 +27,7 @@ from ettrain.boost.publish.progress import Status, status_of
 from ettrain.boost.publish.request import KINDS, Request
 from ettrain.boost.publish.target import NAME, Place, Target, ask
 from ettrain.errors import UsageError
+from ettrain.record.api import stage
 from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
@@ -92,7 +95,7 @@ def publish(
     Call it last, on every rank or on one; only the first rank asks. Asking for the same again does nothing new.
 
     Args:
-        checkpoint: the checkpoint's folder or address; it may still be being written.
+        checkpoint: the checkpoint's folder or address, which may still be being written; or a folder of `ett.Checkpointer`'s: the newest in it.
         to: folder of published models; the model will be at `to/name/current`.
         model: function without arguments that builds the model as it was trained, on the CPU; or its name, 'module:function'.
         batch: what the model is called with to verify it: a tensor, a tuple of arguments, or a dict of named ones.
@@ -131,7 +134,8 @@ def publish(
     )  # fmt: skip
     if where == "k8s":
         launch.kubernetes_job(Place(Path(request.to)), request)  # what is wrong with it is said before anything is written
-    return _ask(request, packed)
+    with stage("publish"):
+        return _ask(request, packed)
 
 
 def _ask(request: Request, packed: bytes) -> Publication:
@@ -174,7 +178,12 @@ def _address(checkpoint: object) -> str:
         text = os.fspath(checkpoint)  # type: ignore[call-overload]
     except TypeError:
         raise UsageError(f"checkpoint: give the folder or address of one checkpoint, not a {type(checkpoint).__name__}.") from None
-    return str(text) if "://" in text else os.path.abspath(text)
+    text = str(text) if "://" in text else os.path.abspath(text)
+    name = text.rstrip("/").rpartition("/")[2]
+    if parse(name) is not None or os.path.exists(os.path.join(text, METADATA)):
+        return text
+    newest = next(CheckpointFolder(text).newest(), None)  # a folder of checkpoints: the newest one
+    return text if newest is None else CheckpointFolder(text).path(newest.name)
 
 
 def _outputs(reference: Any, batch: Any) -> Any:

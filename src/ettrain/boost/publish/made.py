@@ -5,6 +5,7 @@ What was exported is kept until it is published, so that a publisher that was ki
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import shutil
@@ -63,6 +64,7 @@ def prepare(request: Request, place: Place, stage: Stage) -> Made:
         runner = None
         if told is None:
             told, runner = _export(request, place, found, recorded, stage)
+            gc.collect()  # the model is in circles of references; what was exported is read back now
     folder = place.work / "out"
     stage("verify")
     if runner is None and isinstance(request.export, str):

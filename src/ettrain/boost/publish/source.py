@@ -136,9 +136,13 @@ class _Unfilled(TorchFunctionMode):  # type: ignore[misc]
     """Parameters are made without being filled, since each is read from the checkpoint. Everything else is as it is built."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _FILLS and args and isinstance(args[0], torch.nn.Parameter):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        filled = args[0] if args else kwargs.get("tensor")
+        name = getattr(func, "__name__", "")
+        fills = name in _FILLS or (name.endswith("_") and getattr(func, "__module__", "") == "torch.nn.init")
+        if fills and isinstance(filled, torch.nn.Parameter):
+            return filled
+        return func(*args, **kwargs)
 
 
 def built(factory: Any) -> torch.nn.Module:
