@@ -35,7 +35,7 @@ def test_public_names_are_these():
 
 
 def test_commands_are_these():
-    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "autotune", "publish", "doctor"]
+    assert list(COMMANDS) == ["run", "watch", "report", "import", "cache", "autotune", "checkpoint", "publish", "doctor"]
 
 
 def test_importing_ettrain_loads_nothing_heavy():

@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "import": ("ettrain.cli.import_", "turn a foreign log into a job"),
     "cache": ("ettrain.cli.cache", "look after a compile cache"),
     "autotune": ("ettrain.cli.autotune", "rank what autotuning searched for, and keep the winners"),
+    "checkpoint": ("ettrain.cli.checkpoint", "look at a job's checkpoints"),
     "publish": ("ettrain.cli.publish", "look after models published off the devices"),
     "doctor": ("ettrain.cli.doctor", "check this machine, the runs folder and a job's files"),
 }

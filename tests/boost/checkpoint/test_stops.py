@@ -17,15 +17,15 @@ PROGRAM = Path(__file__).parent / "programs/stopping.py"
 CLI = [sys.executable, "-c", "import sys; from ettrain.cli import main; sys.exit(main())"]
 
 
-def ended(folder, what="", *, send=(signal.SIGTERM,), env=None, command=None, at_rank=0):
+def ended(folder, what="", *, send=(signal.SIGTERM,), env=None, command=None, ranks=1):
     """(exit code, what it noted down) of the program that got these signals once it was ready."""
     words = command or [sys.executable, PROGRAM]
     process = subprocess.Popen(
         [*map(str, words), str(folder), what], env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, stderr=subprocess.PIPE, text=True
     )
     try:
-        ready = folder / f"ready-{at_rank}"
-        while not ready.exists() or not ready.read_text().endswith("\n"):
+        ready = [folder / f"ready-{rank}" for rank in range(ranks)]
+        while not all(path.exists() and path.read_text().endswith("\n") for path in ready):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.02)
         for number in send:
@@ -183,7 +183,7 @@ def test_a_signal_of_slurms_and_a_time_limit_are_no_failures_either(tmp_path):
 
 def test_torchrun_passes_it_on_and_every_rank_saves(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29871", PROGRAM]
-    code, noted = ended(tmp_path, command=torchrun, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+    code, noted = ended(tmp_path, command=torchrun, ranks=2)
     assert code != 0
     for rank in (0, 1):
         assert noted[f"why-{rank}"] in ("told to stop by SIGTERM, 30 s are left", "told to stop by SIGTERM, 29 s are left")

@@ -51,7 +51,7 @@ class Found:
     """Why it is not; '' where it is."""
     state: State
     begun: Mapping[str, Any]
-    """Of an unfinished one, who was saving: job, host, pid, since_ns; may be empty."""
+    """Of an unfinished one, who is or was saving: job, host, pid, since_ns; may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,11 +365,25 @@ class CheckpointFolder:
             return None
         except OSError as error:
             return told("damaged", f"cannot be read: {error.strerror or error}")
-        if MARK in there or not there:
-            return told("unfinished", "its save did not finish" if there else "its save did not even begin to write", begun=begun)
+        if MARK in there:
+            return told("unfinished", "its save is under way" if self._is_held(name) else "its save did not finish", begun=begun)
+        if not there:
+            return told("unfinished", "its save did not even begin to write")
         if DCP_METADATA in there:
             return told("foreign", f"a plain DCP checkpoint without {MANIFEST}: torch reads it, but nothing here says whether it is whole")
         return told("foreign", f"no {MANIFEST}, and no sign of a save of ettrain's")
+
+    def _is_held(self, name: str) -> bool:
+        """Whether the process that saves lives, as far as the file system tells."""
+        if not self.local or name in self._saving:
+            return name in self._saving
+        try:
+            held = self._storage.hold(name, MARK, alone=True)
+        except OSError:
+            return False
+        if held is not None:
+            held.release()
+        return held is None
 
     def _crc32(self, name: str, file: str) -> tuple[str, int]:
         crc32 = size = 0
