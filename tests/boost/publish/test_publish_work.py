@@ -120,6 +120,7 @@ def test_eight_bit_weights_are_smaller_and_their_error_is_told(tmp_path, monkeyp
         ({"model": "no_such_module:build"}, "cannot be imported by the publisher"),
         ({"model": pubmodels.batch}, "returned a tuple, not a torch.nn.Module"),
         ({"export": pubmodels.wrong}, "the exported model .* answers otherwise"),
+        ({"memory": "100MiB", "export": "aoti"}, "memory=100MiB: export='aoti' of a model of 1MiB needs about .*MiB. Say memory="),
         ({"export": pubmodels.nothing}, "wrote nothing to the folder"),
     ],
 )  # fmt: skip

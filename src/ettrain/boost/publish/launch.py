@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -139,7 +140,7 @@ def kubernetes_job(place: Place, request: Request) -> dict[str, Any]:
         raise UsageError(
             "where='k8s': name the image that has the program's code, e.g. resources={'image': 'registry/train:1', 'volumes': [...]}."
         )
-    name = request.id.lower().replace("_", "-").replace(".", "-")
+    stem, _, number = re.sub(r"[^a-z0-9-]", "-", request.id.lower()).rpartition("-")
     amounts = {"cpu": str(resources.get("cpu", 2))} | (
         {"memory": f"{-(-request.memory_bytes // (1 << 20)) + 256}Mi"} if request.memory_bytes else {}
     )
@@ -149,10 +150,10 @@ def kubernetes_job(place: Place, request: Request) -> dict[str, Any]:
         "env": [{"name": name, "value": str(value)} for name, value in dict(resources.get("env", {})).items()],
     }  # fmt: skip
     pod = {"restartPolicy": "Never", "containers": [container], "volumes": list(resources.get("volumes", []))}
-    labels = {"app.kubernetes.io/managed-by": "ettrain", "ettrain/model": request.name}
+    labels = {"app.kubernetes.io/managed-by": "ettrain", "ettrain/model": request.name[:63].rstrip("-_.")}
     return {
         "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": f"publish-{name}"[:63].rstrip("-"), "labels": labels, **({"namespace": resources["namespace"]} if "namespace" in resources else {})},
+        "metadata": {"name": f"publish-{stem[:40].strip('-')}-{number}", "labels": labels, **({"namespace": resources["namespace"]} if "namespace" in resources else {})},
         "spec": {"backoffLimit": request.tries, "template": {"metadata": {"labels": labels}, "spec": pod}},
     }  # fmt: skip
 

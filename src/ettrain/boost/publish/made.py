@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,14 +136,6 @@ def forget(place: Place) -> None:
 
 
 # ---- memory
-
-
-def limit_memory(request: Request) -> None:
-    """Let the kernel refuse this process more memory than was said, rather than take it from others on the host."""
-    if request.memory_bytes is not None:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        limit = request.memory_bytes if hard == resource.RLIM_INFINITY else min(hard, request.memory_bytes)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def _check_memory(request: Request, found: source.Source) -> None:

@@ -6,6 +6,7 @@ It makes no process group and needs no device. Killed anywhere, it leaves the mo
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -86,9 +87,6 @@ class Publisher:
 
     def _work(self) -> None:
         """Try, at most as often as was said. What cannot get better by trying again is not tried again."""
-        from ettrain.boost.publish import made
-
-        made.limit_memory(self.request)
         for number in range(1, self.request.tries + 1):
             self._try = number
             try:
@@ -177,7 +175,16 @@ def run(place: Place) -> Status:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if request.cwd and os.path.isdir(request.cwd):
         os.chdir(request.cwd)
+    _limit_memory(request)
     return Publisher(place, say=_say).run()
+
+
+def _limit_memory(request: Request) -> None:
+    """Let the kernel refuse this process more memory than was said, rather than take it from others on the host."""
+    if request.memory_bytes is not None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        limit = request.memory_bytes if hard == resource.RLIM_INFINITY else min(hard, request.memory_bytes)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def _say(line: str) -> None:
