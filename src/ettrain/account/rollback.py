@@ -37,6 +37,7 @@ class Lineage:
         maps: per attempt, which global step its counted steps are.
         lost: disjoint, in order: training inside them is unsaved.
         last_durable: snapshot instant of the newest checkpoint that counts; where there is none, the begin of what it would protect.
+        durable_step: global steps that it holds.
         saves: checkpoints seen being saved; the parts that several ranks write of one count once.
     """
 
@@ -45,6 +46,7 @@ class Lineage:
         self.maps: list[StepMap] = []
         self.lost: list[LostWindow] = []
         self.last_durable = origin
+        self.durable_step = 0
         self.saves = 0
         self._origin = origin
         self._states: list[tuple[int, list[LostWindow]]] = [(origin, [])]
@@ -173,10 +175,15 @@ class _Walk:
         elif resume.source != "start":
             line.go_back(resume.snapshot, frame.start, self.last_trained)
             line.last_durable = frame.start if resume.snapshot is None else resume.snapshot
+            line.durable_step = resume.step
+        elif resume.source == "start":
+            line.durable_step = resume.step
         found = self._follow_inside(attempt, resume.step)
         line.saves += len({known.step for known in found})
         if resume.source != "no step":
-            line.last_durable = max(line.last_durable, _newest_durable(found, frame.end))
+            snapshot, step = _newest_durable(found, frame.end)
+            if snapshot > line.last_durable:
+                line.last_durable, line.durable_step = snapshot, step
             self.last_trained = frame.number
 
     def _resume_of(self, attempt: AttemptHistory, frame: Frame) -> Resume:
@@ -290,12 +297,12 @@ def _said_base(ranks: list[RankHistory]) -> int | None:
     return max(0, *bases) if bases else None
 
 
-def _newest_durable(saves: list[_Known], until: int) -> int:
-    """Snapshot of the newest checkpoint that was durable by then, of the parts that ranks wrote the earliest; 0 if there is none."""
+def _newest_durable(saves: list[_Known], until: int) -> tuple[int, int]:
+    """(snapshot, step) of the newest checkpoint that was durable by then, of the parts that ranks wrote the earliest; 0s if there is none."""
     durable = [known for known in saves if known.save.durable is not None and known.save.durable <= until]
     newest = max(durable, key=lambda known: known.save.snapshot, default=None)
     parts = {known.rank: known.save.snapshot for known in durable if newest and known.save.local_step == newest.save.local_step}
-    return min(parts.values(), default=0)
+    return min(parts.values(), default=0), newest.step if newest is not None else 0
 
 
 def _without(windows: list[LostWindow], others: list[LostWindow]) -> list[LostWindow]:

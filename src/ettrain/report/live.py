@@ -9,6 +9,7 @@ from ettrain.account.history import JobHistory, RankHistory
 from ettrain.account.ledger import Account
 from ettrain.account.timeline import Tiles
 from ettrain.lifecycle import DETECT, EFFECTIVE
+from ettrain.report.atrisk import at_risk, at_risk_dict, at_risk_words
 from ettrain.report.bars import Column, Ink, row, stacked
 from ettrain.report.figures import can
 from ettrain.report.metrics import NOT_CARRIED, group_sums, short
@@ -75,6 +76,7 @@ def live_dict(account: Account, job: JobHistory) -> dict[str, object]:
         "wall_s": seconds(ledger.wall_ns),
         "effective_s": seconds(ledger.effective_ns),
         "at_risk_s": seconds(ledger.at_risk_ns),
+        "at_risk": at_risk_dict(at_risk(account, job)),
         "steps": ledger.steps,
         "attempts": len(ledger.attempts),
         "interruptions": len(ledger.incidents),
@@ -101,7 +103,9 @@ def render_live(account: Account, job: JobHistory, *, width: int, height: int, c
         return "\n".join([*lines[: height - 1], "  waiting for the first attempt"]) + "\n"
     number = _ett(account, job)
     bar = stacked(group_sums(ledger), width - len(number) - 6, ink)
-    lines += [f"  {ink.bold(ink.group(BY_KEY['effective'], number))}  {bar}", f"  {clip(_state(account), width - 2)}", ""]
+    risk = at_risk(account, job)
+    told = [" · ".join(_state(account)), *([" · ".join(at_risk_words(risk))] if risk is not None else [])]
+    lines += [f"  {ink.bold(ink.group(BY_KEY['effective'], number))}  {bar}", *(f"  {clip(text, width - 2)}" for text in told), ""]
     ranks = ranks_now(account, job)
     room = max(1, height - len(lines) - 2)
     shown = ranks
@@ -124,7 +128,9 @@ def live_line(account: Account, job: JobHistory) -> str:
         word = _doing(now)
         stages[word] = stages.get(word, 0) + 1
     doing = ", ".join(f"{count} {word}" for word, count in sorted(stages.items(), key=lambda item: -item[1]))
-    return f"{day_and_time(job.now)}  {_ett(account, job)}  {_state(account)}  ranks: {doing}"
+    risk = at_risk(account, job)
+    state = " · ".join([*_state(account), *(at_risk_words(risk) if risk is not None else [])])
+    return f"{day_and_time(job.now)}  {_ett(account, job)}  {state}  ranks: {doing}"
 
 
 def _ett(account: Account, job: JobHistory) -> str:
@@ -133,16 +139,13 @@ def _ett(account: Account, job: JobHistory) -> str:
     return f"ETT so far {share}" if ledger.status == "running" else f"ETT {share}"
 
 
-def _state(account: Account) -> str:
+def _state(account: Account) -> list[str]:
     ledger = account.ledger
-    words = [f"step {ledger.steps:,}" if ledger.trained else "no step yet"]
-    if ledger.status == "running" and ledger.trained:
-        words.append(f"at risk {duration(ledger.at_risk_ns)}" + ("" if ledger.saves else " (no checkpoint saved yet)"))
-    words.append(plural(len(ledger.attempts), "attempt"))
+    words = [f"step {ledger.steps:,}" if ledger.trained else "no step yet", plural(len(ledger.attempts), "attempt")]
     if ledger.incidents:
         last = ledger.incidents[-1].diagnosis.cls
         words.append(f"{plural(len(ledger.incidents), 'interruption')} (last: {clean(last)})")
-    return " · ".join(words)
+    return words
 
 
 def _doing(now: RankNow) -> str:
