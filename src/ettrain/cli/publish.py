@@ -206,7 +206,7 @@ def _made(manifest: dict[str, Any]) -> dict[str, object]:
 
 def _retry(place: Place) -> int:
     status = status_of(place)
-    if status.state in (*progress.DONE, progress.RUNNING):
+    if status.state in progress.DONE or place.is_busy:
         print(_line(place, status))
         return 0
     print(f"{place.root.name}: {launch.start(place, place.request())}")

@@ -12,10 +12,10 @@ from ettrain.report.bars import Column, Ink, head, heading, row, wrapped
 from ettrain.report.units import clean, clip, duration, instant, plural, seconds
 
 SHOWN: Final = 8
-TITLES: Final = ("", "outcome", "step", "CPU", "took", "time to updated model", "after last step")
+TITLES: Final = ("", "outcome", "step", "CPU", "took", "to updated", "since step")
 MEANING: Final = (
-    "By processes without devices: not part of the wall time above. Time to updated model: from the instant up to which the "
-    "checkpoint holds the training to the instant the model became current."
+    "By processes without devices: not part of the wall time above. To updated: time to updated model, from the instant up to which "
+    "the checkpoint holds the training to the instant the model became current; since step: from the last step before it was asked for."
 )
 
 
@@ -24,7 +24,7 @@ def publishes_section(job: JobHistory, width: int, ink: Ink) -> list[str]:
     published = publishes_of(job)
     if not published:
         return []
-    widths = (max(14, min(30, width - 84)), 11, 9, 9, 9, 22, 16)
+    widths = (max(12, min(30, width - 68)), 11, 7, 8, 8, 10, 10)
     columns = [Column(title, size, right=place > 1) for place, (title, size) in enumerate(zip(TITLES, widths, strict=True))]
     lines = [*heading("PUBLISHED OFF THE DEVICES", ink), head(columns, ink)]
     shown = published[-SHOWN:]

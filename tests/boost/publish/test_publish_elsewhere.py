@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 
 import pubs
 import pytest
@@ -29,6 +31,17 @@ def test_submitit_runs_a_publisher_without_the_trainers_rank(tmp_path, monkeypat
     assert publication.wait(60).state == "published"
     assert submitit.__version__
     assert os.path.isdir(publication.folder / "slurm")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("sinfo") is None or subprocess.run(["sinfo"], capture_output=True, check=False).returncode != 0, reason="no Slurm here")
+def test_slurm_runs_a_publisher(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    model, _ = pubs.trained()
+    path, _ = pubs.save(tmp_path / "ck", 3, model)
+    publication = pubs.ask(monkeypatch, path, tmp_path / "to", live=model, where="slurm", memory="1GiB", resources={"cpus_per_task": 1, "timeout_min": 5})
+    assert publication.wait(120).state == "published"
+    assert "published: step-00000003" in (publication.folder / "log.txt").read_text()
 
 
 def test_without_submitit_the_install_line_is_printed(tmp_path, monkeypatch):

@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ import pubs
 import pytest
 import torch
 
-from ettrain.boost.publish import exports, progress, work
+from ettrain.boost.publish import exports, launch, progress, work
 from ettrain.boost.publish.target import Place
 from ettrain.errors import UsageError
 
@@ -104,6 +106,16 @@ def test_eight_bit_weights_are_smaller_and_their_error_is_told(tmp_path, monkeyp
     assert 0 < told["verification"]["worst"] < 0.02
     served = exports.load_export(publication.current)
     assert torch.allclose(served(*pubmodels.batch(30)), live[0](*pubmodels.batch(30)), atol=0.02)
+
+
+@pytest.mark.slow
+def test_a_compiled_package_answers_as_the_training_model(tmp_path, monkeypatch, live, checkpoint):
+    publication = pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export="aoti")
+    ended = subprocess.run(launch.words(Place(publication.folder), sys.executable), capture_output=True, text=True, env=launch.environment(os.environ), check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    served = exports.load_compiled(publication.current)
+    for rows in (5, 40):
+        assert torch.allclose(served(*pubmodels.batch(rows)), live[0](*pubmodels.batch(rows)), atol=1e-5)
 
 
 # ---- refused

@@ -102,7 +102,9 @@ def _slurm(place: Place, request: Request) -> str:
         name=f"publish-{request.name}", timeout_min=int(options.pop("timeout_min", 120)), cpus_per_task=int(options.pop("cpus_per_task", 2)),
         **({"mem_gb": -(-memory // (1 << 30)) + 1} if memory else {}), **{_slurm_key(key): value for key, value in options.items()},
     )  # fmt: skip
-    job = executor.submit(subprocess.run, [*_scrubbed(os.environ), *words(place, request.python or sys.executable)], check=True)
+    logged = ["sh", "-c", 'exec "$@" >> "$0" 2>&1', str(place.log)]
+    command = [*logged, *_scrubbed(os.environ), *words(place, request.python or sys.executable)]
+    job = executor.submit(subprocess.run, command, check=True)
     return f"Slurm job {job.job_id}"
 
 
