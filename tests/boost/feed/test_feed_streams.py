@@ -28,7 +28,7 @@ def test_a_stream_interrupted_after_any_batch_goes_on_as_if_it_had_not_been(name
     assert cases.run(make, epochs=2)[0] == wanted
     batches = [number + 1 for number, entry in enumerate(wanted) if entry[0] != "end of epoch"]
     half = len(batches) // 2
-    stops = batches if make().num_workers == 0 else [batches[0], batches[half - 2], batches[half - 1], batches[half], batches[-1]]
+    stops = batches if make().num_workers == 0 else [batches[half - 2], batches[half - 1], batches[half]]
     for stop in stops:
         log, state, rng = cases.run(make, epochs=2, stop=stop)
         assert log + cases.run(make, epochs=2, states=[state], rng=rng)[0] == wanted, stop
@@ -103,7 +103,7 @@ def test_torchdatas_loader_is_followed_as_torchs(workers):
         wanted = cases.run(make, epochs=2)[0]
         if not (workers and isinstance(make().sampler, samplers.RandomSampler)):  # it draws two orders then, and uses the second
             assert wanted == cases.plain_run(make, epochs=2)
-        for stop in (1, 4, 6, 9):
+        for stop in (4, 9):
             log, state, rng = cases.run(make, epochs=2, stop=stop)
             assert log + cases.run(make, epochs=2, states=[state], rng=rng)[0] == wanted, stop
 

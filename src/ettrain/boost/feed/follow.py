@@ -89,13 +89,14 @@ def _plan(loader: Any, rank: int, world: int, *, seed: int | None, split: bool |
         _refuse_unless_own(sampler, rank, world, split)
         share = Share(batch=batch, whole=whole)
         return StatePlan(sampler, share, drop_last=drop_last), [held for held in own_generators(loader) if held not in own_generators(sampler)]
-    if not hasattr(sampler, "__len__"):
+    if getattr(sampler, "__len__", None) is None:
         raise UsageError(
             f"follow: {_name(sampler)} has neither a length nor a state, so its order cannot be found again after a restart. "
             f"Give it __len__, or {STATE}."
         )
     tail = DROP if drop_last else EVEN if kind == "distributed" and sampler.drop_last else KEEP
-    split = split or (split is None and seed is not None)
+    if split is None and seed is not None:
+        split = True
     if kind == "distributed":
         share = Share(rank=sampler.rank, world=sampler.num_replicas, batch=batch, tail=tail, shared=True)
     elif world > 1 and split and not whole:
@@ -118,7 +119,8 @@ def _refuse_unless_own(sampler: Any, rank: int, world: int, split: bool | None) 
         raise UsageError(f"follow: {_name(sampler)} cannot be split over {world} ranks. Let it yield this rank's part only, and say split=False.")
     raise UsageError(
         f"follow: rank {rank} of {world} has a {_name(sampler)}: nothing says whether the dataset is all the data, to be split over the ranks, or this "
-        "rank's own part. Give the loader sampler=DistributedSampler(dataset), or say follow(..., split=True) or split=False."
+        "rank's own part. Give the loader sampler=DistributedSampler(dataset), or pass seed=, if it is all the data; if it is the rank's own, follow it with "
+        "ettrain.boost.feed.follow(loader, rank=..., world=..., split=False), and use that in its place."
     )
 
 

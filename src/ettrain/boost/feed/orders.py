@@ -172,7 +172,7 @@ def _distributed(recipe: Recipe) -> Units:
 def _listed(sampler: Iterable[Any]) -> Units:
     """All that a sampler yields: 8 bytes an index, where they are indices."""
     units = list(sampler)
-    if set(map(type, units)) <= {int}:
+    if kind_of(sampler) != "own" or set(map(type, units)) <= {int}:
         try:
             return array("q", units)
         except OverflowError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -14,7 +13,7 @@ from ettrain.boost.feed.feed import Feed, State, own_state_of
 from ettrain.boost.feed.loaders import twin_of
 from ettrain.boost.feed.plans import Plan
 from ettrain.boost.feed.streams import Luggage, Stream, is_stateful
-from ettrain.boost.feed.workers import NOBODY, Enter
+from ettrain.boost.feed.workers import NOBODY, Enter, plain_generators, plain_stream
 from ettrain.errors import UsageError
 
 T = TypeVar("T")
@@ -102,9 +101,9 @@ class TwinFeed(Feed[T], Generic[T]):
     def _unpacked(self, worker: int) -> dict[str, Any]:
         """A worker's luggage, each part unpacked once."""
         luggage = self._luggage[worker]
-        for part, state in luggage.items():
-            if isinstance(state, bytes):
-                luggage[part] = pickle.loads(state)  # noqa: S301 - from our own worker process
+        for part, unpack in (("generators", plain_generators), ("stream", plain_stream)):
+            if isinstance(luggage.get(part), bytes):
+                luggage[part] = unpack(luggage[part])
         return dict(luggage)
 
     def _seed_state(self) -> torch.Tensor:

@@ -8,9 +8,13 @@ classes travel there with the loader.
 from __future__ import annotations
 
 import pickle
+import random
+import sys
+from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch
 from torch.utils.data import get_worker_info
 
 from ettrain.boost import generators
@@ -23,13 +27,17 @@ Parcel = tuple[Any, int, bytes | None, bytes | None]
 """A batch, the worker's number, its generators and its dataset's state if they changed since its last parcel."""
 
 
+Drawn = tuple[bytes, Any, tuple[Any, ...] | None]
+"""The states of torch's, Python's and numpy's generators; None: there is no numpy."""
+
+
 class Pack:
     """The loader's collate function, with the worker's state packed to its result."""
 
     def __init__(self, collate: Callable[[Any], Any], *, single: bool) -> None:
         self._collate = collate
         self._single = single
-        self._drawn: generators.State | None = None
+        self._last_drawn: Drawn | None = None
         self._dataset: bytes | None = None
 
     def __call__(self, data: Any) -> Parcel:
@@ -41,11 +49,11 @@ class Pack:
         return batch, info.id, self._generators(), self._state_of(info.dataset)
 
     def _generators(self) -> bytes | None:
-        now = generators.take(with_devices=False)
-        if self._drawn is not None and not generators.moved(self._drawn, now):
+        now = _drawn()
+        if now == self._last_drawn:
             return None
-        self._drawn = now
-        return pickle.dumps(generators.as_plain(now))
+        self._last_drawn = now
+        return pickle.dumps(now)
 
     def _state_of(self, dataset: Any) -> bytes | None:
         if isinstance(dataset, Stream):
@@ -58,6 +66,32 @@ class Pack:
             return None
         self._dataset = state
         return state
+
+
+def _drawn() -> Drawn:
+    """The global generators in a form that is quick to compare and to send: this is asked with every batch."""
+    state = torch.get_rng_state()
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is None:
+        return bytes(state.tolist()), random.getstate(), None
+    name, keys, *rest = numpy.get_state(legacy=True)
+    return state.numpy().tobytes(), random.getstate(), (name, keys.tobytes(), *rest)
+
+
+def plain_generators(sent: bytes) -> dict[str, Any]:
+    """What `Pack` sent of a worker's generators, as `generators.as_plain` has it."""
+    torchs, pythons, numpys = pickle.loads(sent)  # noqa: S301 - from our own worker process
+    plain = {"torch": torch.frombuffer(bytearray(torchs), dtype=torch.uint8), "random": pythons}
+    if numpys is not None:
+        name, keys, *rest = numpys
+        plain["numpy.random"] = [name, array("I", keys).tolist(), *rest]
+    return plain
+
+
+def plain_stream(sent: bytes) -> dict[str, Any]:
+    """What `Pack` sent of a worker's dataset."""
+    state: dict[str, Any] = pickle.loads(sent)  # noqa: S301 - from our own worker process
+    return state
 
 
 def _is_empty(data: Any, dataset: Any) -> bool:
