@@ -233,7 +233,7 @@ class Pending:
         self._commit()
         with self._changed:
             dropped = list(self._works)
-            self._failure = (work.what, error)
+            self._failure = self._failure or (work.what, error)
             for one in dropped:
                 self._next(one)
         for one in dropped:
