@@ -14,15 +14,16 @@ from ettrain.learnedfailures import read
 from ettrain.predict.failures import Experience, Mttf, expect
 from ettrain.record.guard import guard
 from ettrain.record.recorder import now, recorder
-from ettrain.settings import ENV_JOB_DIR
+from ettrain.settings import ENV_JOB_DIR, value_of
 
 
-def expected_failures(devices: int) -> Mttf:
+def expected_failures(ranks: int) -> Mttf:
     """Mean time between failures of this job; an assumption outside `ett run`.
 
     Args:
-        devices: how many it trains on.
+        ranks: how many train.
     """
+    devices = max(1, ranks * int(value_of("devices_per_rank")))
     folder = os.environ.get(ENV_JOB_DIR)
     lessons = read(JobPaths(Path(folder))) if folder else None
     if lessons is None:

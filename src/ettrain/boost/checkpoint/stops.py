@@ -49,7 +49,7 @@ class Stops:
         self._got: int | None = None
         """The first signal that came."""
         self._got_ns = 0
-        self._polled = self._told = self._limit_near = False
+        self._polled = self._told = self._limit_near = self._handed_over = False
         self._before: dict[int, Any] = {}
         numbers = _numbers(signals if signals is not None else tuple(str(value_of("stop_signals")).split(",")))
         try:
@@ -119,11 +119,9 @@ class Stops:
 
         Where another rank was told to stop, or the time limit asked for it, that is as SIGTERM would have.
         """
-        number = self._got if self._got is not None else signal.SIGTERM
-        if os.getpid() == self._pid:
-            self._got = None
+        if os.getpid() == self._pid and not self._handed_over:
+            self._got = self._got if self._got is not None else int(signal.SIGTERM)
             self.forget()
-            _raise_again(number)
 
     def forget(self) -> None:
         """Let go of the signals; one that came and that nobody took acts now."""
@@ -131,6 +129,7 @@ class Stops:
         self._end_ns, self._limit_near = None, False
         self._let_go()
         if got is not None and os.getpid() == self._pid:
+            self._handed_over = True
             _raise_again(got)
 
     def _let_go(self) -> None:
