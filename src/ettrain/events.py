@@ -32,7 +32,7 @@ host's boot). Fields that a reader does not know are kept, kinds it does not kno
             the host in them), max (longest), async (calls that did not wait), late (after the first forward), end; where from: via (function
             of torch), site (file:line outside torch), user (file:line of the program), api (function of a package); more (places not told)
   written by processes that publish models, in journals of their own (`publishes/`):
-    publish act (asked, began, stage or ended), id, place (the request's folder), name, checkpoint, cpu (ns of the process so far), stage;
+    publish act (asked, began, stage or ended), id, place (the request's folder), name, checkpoint, ck (its identity), cpu (ns of the process so far), stage;
             at the end: outcome (published, superseded, failed), step, created (wall clock of the checkpoint), version, why, tries
   written by the supervisor or the launcher's agent:
     job     command, settings, labels

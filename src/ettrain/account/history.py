@@ -206,7 +206,8 @@ class PublishEvent(NamedTuple):
     name: str
     place: str
     """The request's folder."""
-    checkpoint: str
+    checkpoint: tuple[IdentityKey, ...]
+    """By what it is known, strongest first; empty = not told here."""
     stage: str
     outcome: str
     version: str

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ettrain.account.history import NO_LIMIT, JobHistory, PublishEvent
+from ettrain.account.assemble import identity_keys
+from ettrain.account.history import NO_LIMIT, IdentityKey, JobHistory, PublishEvent
 from ettrain.events import Record
 
 PUBLISHED: Final = "published"
@@ -63,8 +64,9 @@ def publish_event_of(record: Record, t: int, process: str) -> PublishEvent:
     if record["act"] not in _ACTS:
         raise ValueError(record["act"])
     step, created = record.get("step"), record.get("created")
-    texts = [str(record.get(key) or "") for key in ("name", "place", "checkpoint", "stage", "outcome", "version", "why")]
-    name, place, checkpoint, stage, outcome, version, why = texts
+    texts = [str(record.get(key) or "") for key in ("name", "place", "stage", "outcome", "version", "why")]
+    name, place, stage, outcome, version, why = texts
+    checkpoint = identity_keys(record.get("ck") or {"path": record.get("checkpoint")})
     return PublishEvent(
         t=t, id=str(record["id"]), act=str(record["act"]), process=process, name=name, place=place, checkpoint=checkpoint, stage=stage,
         outcome=outcome, version=version, why=why, step=_number(step), created=_number(created), tries=_number(record.get("tries")) or 0,
@@ -92,7 +94,7 @@ def _publish(events: Sequence[PublishEvent], job: JobHistory) -> Publish:
     asked = min((event.t for event in events if event.act == "asked"), default=None)
     told = ended if ended is not None and over else last
     switched = ended.t if ended is not None and outcome == PUBLISHED else None
-    snapshot = _snapshot(events[0].checkpoint, told.created, job, before=told.t)
+    snapshot = _snapshot({key for event in events for key in event.checkpoint}, told.created, job, before=told.t)
     trained = _last_step(job, before=asked) if asked is not None else None
     return Publish(
         id=last.id, name=last.name, outcome=outcome, place=last.place, step=told.step, version=told.version, stage=told.stage, why=told.why,
@@ -121,11 +123,10 @@ def _wall(events: Sequence[PublishEvent]) -> int:
     return sum(end - begins[process] for process, end in ends.items())
 
 
-def _snapshot(checkpoint: str, created: int | None, job: JobHistory, *, before: int) -> int | None:
+def _snapshot(checkpoint: set[IdentityKey], created: int | None, job: JobHistory, *, before: int) -> int | None:
     """Up to when the checkpoint holds the training: as the ranks' journals tell, else as its own manifest does."""
-    key = ("path", checkpoint)
     ranks = [rank for attempt in job.attempts for rank in attempt.ranks]
-    saves = [save.snapshot for rank in ranks for save in rank.saves if key in save.identity and save.snapshot <= before]
+    saves = [save.snapshot for rank in ranks for save in rank.saves if not checkpoint.isdisjoint(save.identity) and save.snapshot <= before]
     return max(saves) if saves else created
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pubs
 import pytest
@@ -86,5 +87,5 @@ def test_the_jobs_name_is_one_of_kubernetes(tmp_path, monkeypatch, name):
 
 def test_what_the_jobs_command_reads_is_in_the_requests_folder(tmp_path, monkeypatch):
     publication, _ = job(tmp_path, monkeypatch)
-    assert Place(publication.folder).request() == publication.request
+    assert Place(publication.folder).request() == replace(publication.request, number=publication.id)
     assert launch.words(Place(publication.folder), "python")[-1] == str(publication.folder)

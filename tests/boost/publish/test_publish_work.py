@@ -338,3 +338,28 @@ def test_the_private_names_of_the_exports_are_those_of_this_torch():
         for module, names in table.items():
             for name in names:
                 assert hasattr(import_module(module), name)
+
+
+def test_a_file_of_torch_save_is_published_and_may_not_run_code_either(tmp_path, monkeypatch, live):
+    class Evil:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "crime"),))
+
+    torch.save({"model": live[0].state_dict(), "step": 3, "optimizer": live[1].state_dict()}, tmp_path / "ck.pt")
+    publication = pubs.ask(monkeypatch, tmp_path / "ck.pt", tmp_path / "to", live=live[0], export=pubmodels.weights_only, step=3)
+    assert pubs.obey(publication).state == "published"
+    assert manifest(tmp_path / "to")["checkpoint"]["step"] == 3
+    torch.save({"model": live[0].state_dict(), "more": Evil()}, tmp_path / "evil.pt")
+    status = pubs.obey(pubs.ask(monkeypatch, tmp_path / "evil.pt", tmp_path / "to", live=live[0]))
+    assert status.state == "failed" and "without running code" in status.why
+    assert not (tmp_path / "crime").exists()
+
+
+def test_a_model_is_built_with_the_arguments_it_was_trained_with(tmp_path, monkeypatch):
+    model = pubmodels.Ranker(rows=600, width=5).eval()
+    path = pubs.write(tmp_path / "ck", model)
+    ask = {"model": pubmodels.Ranker, "live": model, "export": "export"}
+    assert pubs.obey(pubs.ask(monkeypatch, path, tmp_path / "to", **ask, arguments={"rows": 600, "width": 5})).state == "published"
+    assert "the model's has [600, 8]" in pubs.obey(pubs.ask(monkeypatch, path, tmp_path / "to", **ask, arguments={"rows": 600})).why
+    with pytest.raises(UsageError, match="arguments: must be numbers"):
+        pubs.ask(monkeypatch, path, tmp_path / "to", **ask, arguments={"rows": object()})

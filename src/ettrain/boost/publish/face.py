@@ -6,6 +6,7 @@ Not here: that process (`work`).
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -28,6 +29,7 @@ from ettrain.boost.publish.request import KINDS, Request
 from ettrain.boost.publish.target import NAME, Place, Target, ask
 from ettrain.errors import UsageError
 from ettrain.record.api import stage
+from ettrain.record.hooks.identity import identity_of
 from ettrain.settings import ENV_ATTEMPT, ENV_JOB_DIR
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
@@ -82,6 +84,8 @@ def publish(
     export: str | Callable[..., Any] = "export",
     name: str = "model",
     where: str = "process",
+    arguments: Mapping[str, Any] | None = None,
+    step: int | None = None,
     memory: str | int | None = None,
     metrics: Mapping[str, float] | None = None,
     tolerance: tuple[float, float] | None = None,
@@ -95,9 +99,10 @@ def publish(
     Call it last, on every rank or on one; only the first rank asks. Asking for the same again does nothing new.
 
     Args:
-        checkpoint: the checkpoint's folder or address, which may still be being written; or a folder of `ett.Checkpointer`'s: the newest in it.
+        checkpoint: the checkpoint's folder or address, which may still be being written; a folder of `ett.Checkpointer`'s: the newest in it;
+            or a file of `torch.save`'s.
         to: folder of published models; the model will be at `to/name/current`.
-        model: function without arguments that builds the model as it was trained, on the CPU; or its name, 'module:function'.
+        model: function or class that builds the model as it was trained, on the CPU; or its name, 'module:function'.
         batch: what the model is called with to verify it: a tensor, a tuple of arguments, or a dict of named ones.
         reference: the training model's outputs for `batch` (in eval mode); or that model, where it is whole on this rank. Without it the
             export is compared with the model read from the checkpoint only.
@@ -105,6 +110,8 @@ def publish(
             folder and returns a callable that runs them, or None.
         name: the model's.
         where: 'process' (detached, on this host), 'slurm' (a job of its own), 'k8s' (a Job's manifest is written).
+        arguments: what `model` is called with, by name: numbers, texts, lists and dicts of them.
+        step: the checkpoint's, where it does not tell.
         memory: the publisher's limit, e.g. '2GiB'; what cannot fit is refused.
         metrics: numbers for the published manifest.
         tolerance: (absolute, relative) allowed difference of outputs; None = the export's own.
@@ -125,7 +132,7 @@ def publish(
     named_export: str | Named = export if isinstance(export, str) and export in KINDS else name_of(export, "export")
     packed = tensors.pack(batch, _outputs(reference, batch))
     request = Request(
-        name=name, to=str(Path(os.fspath(to)).absolute()), checkpoint=_address(checkpoint), model=name_of(model, "model"), export=named_export,
+        name=name, to=str(Path(os.fspath(to)).absolute()), checkpoint=_address(checkpoint), model=name_of(model, "model"), arguments=_json(arguments or {}), step=step, export=named_export,
         digest=hashlib.sha256(packed).hexdigest(), tolerance=None if tolerance is None else (float(tolerance[0]), float(tolerance[1])),
         prefix=prefix, memory_bytes=_bytes(memory), wait_s=float(wait_s), tries=tries, metrics={key: float(one) for key, one in (metrics or {}).items()},
         asked_ns=clock.wall_pair()[0], job=os.environ.get(ENV_JOB_DIR, ""), attempt=os.environ.get(ENV_ATTEMPT, ""), where=where,
@@ -149,11 +156,16 @@ def _ask(request: Request, packed: bytes) -> Publication:
         _tell(f"{request.id} was asked for before: {state}")
         return publication
     bill = Bill(request, place.root, "asker")
-    bill.write("asked", where=request.where)
+    bill.write("asked", where=request.where, ck=_identity(request.checkpoint))
     bill.close()
     told = launch.start(place, request)
     _tell(f"publishing {request.id}: {told}  (ett publish show {place.root})")
     return publication
+
+
+def _identity(checkpoint: str) -> dict[str, Any]:
+    """By what the job's journal knows the checkpoint: its path, what it consists of."""
+    return {} if "://" in checkpoint else identity_of(checkpoint)
 
 
 def _tell(line: str) -> None:
@@ -180,10 +192,18 @@ def _address(checkpoint: object) -> str:
         raise UsageError(f"checkpoint: give the folder or address of one checkpoint, not a {type(checkpoint).__name__}.") from None
     text = str(text) if "://" in text else os.path.abspath(text)
     name = text.rstrip("/").rpartition("/")[2]
-    if parse(name) is not None or os.path.exists(os.path.join(text, METADATA)):
+    if parse(name) is not None or os.path.exists(os.path.join(text, METADATA)) or os.path.isfile(text):
         return text
     newest = next(CheckpointFolder(text).newest(), None)  # a folder of checkpoints: the newest one
     return text if newest is None else CheckpointFolder(text).path(newest.name)
+
+
+def _json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        told: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"arguments: must be numbers, texts, and lists and dicts of them: {error}.") from None
+    return told
 
 
 def _outputs(reference: Any, batch: Any) -> Any:

@@ -79,8 +79,8 @@ def _export(request: Request, place: Place, found: source.Source, recorded: Reco
     took: dict[str, float] = {}
     timed = _Timed(took, stage)
     timed("build")
-    model = source.built(resolve(request.model, "model"))
-    prefix = source.prefix_of(found.metadata, list(model.state_dict()), request.prefix, request.checkpoint)
+    model = source.built(resolve(request.model, "model"), request.arguments)
+    prefix = source.prefix_of(found, list(model.state_dict()), request.prefix)
     timed("load")
     size = source.fill(model, found, prefix)
     timed("check")
@@ -96,7 +96,7 @@ def _export(request: Request, place: Place, found: source.Source, recorded: Reco
     detail, runner = exports.make(request, model, recorded, folder)
     timed("")
     told = {
-        "checkpoint": {**found.told, "verified": found.verified, "prefix": prefix}, "model": str(request.model),
+        "checkpoint": {**found.told, "verified": found.verified, "prefix": prefix}, "model": str(request.model), "arguments": dict(request.arguments),
         "export": {"kind": request.kind, **detail}, "model_bytes": size, "files": contents(folder), "seconds": took,
         "verification": checked, "versions": {"torch": torch.__version__, "ettrain": VERSION}, "peak_bytes": peak_bytes(),
     }  # fmt: skip
@@ -146,9 +146,9 @@ def _check_memory(request: Request, found: source.Source) -> None:
     """
     if request.memory_bytes is None:
         return
-    size, largest = source.sizes_of(found.metadata, request.prefix or "model.")
+    size, largest = source.sizes_of(found, request.prefix or "model.")
     if not size:
-        size, largest = source.sizes_of(found.metadata, request.prefix or "")
+        size, largest = source.sizes_of(found, request.prefix or "")
     times, more = exports.kind_of(request).memory
     needed = peak_bytes() + max(size + largest, int(size * times)) + int(more)
     if needed > request.memory_bytes:

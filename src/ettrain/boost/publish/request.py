@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from ettrain.boost.publish.named import Named
@@ -16,7 +16,7 @@ from ettrain.errors import UsageError
 
 SCHEMA: Final = 1
 KINDS: Final = ("export", "aoti", "int8")
-_IDENTITY: Final = ("name", "to", "checkpoint", "model", "export", "digest", "tolerance", "prefix")
+_IDENTITY: Final = ("name", "to", "checkpoint", "model", "arguments", "export", "digest", "tolerance", "prefix")
 """Two requests that agree in these are the same one."""
 
 
@@ -31,11 +31,15 @@ class Request:
     checkpoint: str
     """Absolute folder, or address."""
     model: Named
-    """Builds the model, without arguments."""
+    """Builds the model."""
     export: str | Named
     """One of `KINDS`, or the user's function."""
     digest: str
     """Of the recorded batch and outputs."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What the model is built with, by name."""
+    step: int | None = None
+    """The checkpoint's, where it does not tell."""
     tolerance: tuple[float, float] | None = None
     """(absolute, relative); None = the export's own."""
     prefix: str | None = None
@@ -60,13 +64,16 @@ class Request:
     cwd: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of the training process."""
+    number: str = ""
+    """Its id, once written."""
 
     @property
     def id(self) -> str:
         """The same for the same request."""
+        if self.number:
+            return self.number
         told = asdict(self)
-        text = json.dumps({name: told[name] for name in _IDENTITY}, sort_keys=True)
-        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        return f"{self.name}-{_digest({name: told[name] for name in _IDENTITY})[:10]}"
 
     @property
     def kind(self) -> str:
@@ -74,28 +81,32 @@ class Request:
         return self.export if isinstance(self.export, str) else str(self.export)
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
-        return (json.dumps({"schema": SCHEMA, "id": self.id, **asdict(self)}, indent=1, sort_keys=True) + "\n").encode()
+        """The file's content, with a checksum of the rest of it."""
+        told = {"schema": SCHEMA, **asdict(self), "number": self.id}
+        return (json.dumps({**told, "checksum": _digest(told)}, indent=1, sort_keys=True) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Request:
-        """The request in a file's content.
+        """The request in a file's content. Fields that this version does not know are passed over.
 
         Raises:
             UsageError: it is none.
         """
         try:
             told = json.loads(data)
-            schema, said = told.pop("schema"), told.pop("id")
+            schema, said = told["schema"], told.pop("checksum")
             if schema > SCHEMA:
                 raise UsageError(f"{where}: written by a newer ettrain (schema {schema}, this one reads {SCHEMA}): update ettrain.")
+            if said != _digest(told):
+                raise UsageError(f"{where}: was altered after it was written: its checksum does not fit.")
             export, tolerance = told["export"], told["tolerance"]
             told["export"] = Named(**export) if isinstance(export, dict) else export
             told["tolerance"] = None if tolerance is None else (float(tolerance[0]), float(tolerance[1]))
             told["model"], told["paths"] = Named(**told["model"]), tuple(told["paths"])
-            request = cls(**told)
+            return cls(**{one.name: told[one.name] for one in fields(cls) if one.name in told})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{where}: is no publish request: {error}.") from None
-        if said != request.id:
-            raise UsageError(f"{where}: was altered: it says it is {said}, its content is {request.id}.")
-        return request
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
