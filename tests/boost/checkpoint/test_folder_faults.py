@@ -151,6 +151,12 @@ def test_a_second_job_is_refused_by_name_until_the_first_is_dead_whatever_its_ch
             os.kill(left, signal.SIGKILL)
 
 
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+        CheckpointFolder(tmp_path / "file" / "ck").own({})
+
+
 def test_a_forked_child_neither_frees_the_folder_nor_may_prune_it(tmp_path):
     folder = CheckpointFolder(tmp_path)
     with folder.own({"job": "parent"}) as owner:

@@ -27,7 +27,7 @@ class Owner:
     """Exclusive use of a folder of checkpoints, until `release` or the end of the process.
 
     Raises:
-        UsageError: another job has it; says which.
+        UsageError: another job has it, says which; or the folder cannot be written.
     """
 
     def __init__(self, storage: Storage, who: Mapping[str, Any]) -> None:
@@ -87,8 +87,11 @@ class Owner:
 
 def _lock(storage: LocalStorage, who: Mapping[str, Any]) -> Lock:
     path = os.path.join(storage.address, FILE)
-    os.makedirs(storage.address, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.makedirs(storage.address, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UsageError(f"{storage.address}: cannot be written: {error.strerror}. Name a folder that this job may write.") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
