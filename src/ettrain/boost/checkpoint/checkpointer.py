@@ -23,6 +23,7 @@ from ettrain import clock
 from ettrain.boost import generators
 from ettrain.boost.checkpoint import marks, snapshot
 from ettrain.boost.checkpoint.agreement import Agreement, Word
+from ettrain.boost.checkpoint.experience import expected_failures, record_interval
 from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.boost.checkpoint.interval import Interval
 from ettrain.boost.checkpoint.ranks import Ranks
@@ -59,7 +60,8 @@ class Checkpointer:
         every: "auto" = by what a save costs and how often jobs fail; a number of steps; a time such as "300s"; None = only when
             `save` is called.
         keep: checkpoints that stay, at least 1; the newest ones that verify.
-        seed: of the loader's order, where the loader does not tell it.
+        seed: of an order that all ranks share, for a loader that shuffles without a DistributedSampler; its data are split over the ranks.
+        split: on several ranks, for a loader without one: True, its dataset is all the data; False, it is this rank's own part.
         timeout: seconds after which a rank gives up waiting for another, or for the disk.
         time_limit: when the job's hardware is taken away, as seconds from now; None = as the scheduler says, if it does.
         **stateful: further objects with `state_dict` and `load_state_dict`: schedulers, scalers, averages.
@@ -79,6 +81,7 @@ class Checkpointer:
         every: int | str | None = "auto",
         keep: int = 2,
         seed: int | None = None,
+        split: bool | None = None,
         timeout: float = TIMEOUT_S,
         time_limit: float | None = None,
         **stateful: Any,
@@ -89,8 +92,9 @@ class Checkpointer:
         self._optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self._training = TrainState(model, self._optimizers, stateful)
         self._folder = CheckpointFolder(folder)
-        self._keep, self._seed, self._timeout = keep, seed, timeout
+        self._keep, self._seed, self._split, self._timeout = keep, seed, split, timeout
         self._ranks = Ranks.meet()
+        self._interval.expect(expected_failures(self._ranks.world))
         self._owner = self._owned()
         self._saver = Saver(self._folder, self._ranks, timeout=timeout, who=_who(), committed=self._prune)
         self._agreement = Agreement(self._ranks, timeout)
@@ -98,6 +102,7 @@ class Checkpointer:
         self._loader = loader
         self._feed: Feed[Any] | None = None if loader is None else self._followed(loader)
         self._under_way: deque[Save] = deque()
+        self._note: threading.Thread | None = None
         self._prepared = self._closed = False
         self._step = self._saved_step = 0
         self.metrics: dict[str, float] = {}
@@ -139,6 +144,7 @@ class Checkpointer:
             taken = restored.manifest.seconds
             self._interval.learned(taken.get("blocking", 0.0), taken.get("staging", 0.0) + taken.get("write", 0.0))
         self._interval.begin(restored.step, clock.monotonic_ns())
+        self._tell_interval()
         return restored.step
 
     def _take_over(self, restored: Restored) -> None:
@@ -202,7 +208,7 @@ class Checkpointer:
         return self._feed
 
     def _followed(self, loader: Iterable[Any]) -> Feed[Any]:
-        return follow(loader, rank=self._ranks.rank, world=self._ranks.world, seed=self._seed)
+        return follow(loader, rank=self._ranks.rank, world=self._ranks.world, seed=self._seed, split=self._split)
 
     def stepped(self, step: int) -> None:
         """Say that `step` steps are done, where the loop is the program's own: saves if it is due. `steps` calls it by itself.
@@ -275,7 +281,8 @@ class Checkpointer:
                 save.staged.wait()
             save.blocking_ns = clock.monotonic_ns() - begun
         self._interval.began(step, begun)
-        threading.Thread(target=self._note_end, args=(save, details.get("save", 0)), daemon=True, name="ettrain note").start()
+        self._note = threading.Thread(target=self._note_end, args=(save, details.get("save", 0)), daemon=True, name="ettrain note")
+        self._note.start()
         if wait:
             self.wait()
 
@@ -345,6 +352,12 @@ class Checkpointer:
             self._saved_step = save.step
             self._stops.takes_s = (save.ended_ns - save.begun_ns) / 1e9
             self._interval.saved(save.step, save.blocking_ns, save.ended_ns - save.begun_ns, clock.monotonic_ns())
+            self._tell_interval()
+
+    def _tell_interval(self) -> None:
+        """For `ett watch`; rank 0 decides, so it tells."""
+        if self._ranks.rank == 0:
+            record_interval(self._interval)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer is about to change what is being copied: wait until it is copied."""
@@ -404,6 +417,8 @@ class Checkpointer:
         for hook in self._hooks:
             hook.remove()
         self._saver.close()
+        if self._note is not None:
+            self._note.join(1.0)
         self._stops.forget()
         if self._owner is not None:
             self._owner.release()
