@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ettrain._version import VERSION as __version__  # noqa: N811 - the name that packages bear
 
 if TYPE_CHECKING:
+    from ettrain.boost.checkpoint.checkpointer import Checkpointer
     from ettrain.boost.comms.groups import process_groups
     from ettrain.boost.compilecache.cache import CompileCache
     from ettrain.boost.first.face import first_batch
@@ -18,9 +19,22 @@ if TYPE_CHECKING:
     from ettrain.boost.warm.face import warm_compile
     from ettrain.record.api import stage, step, steps
 
-__all__ = ["CompileCache", "Startup", "__version__", "first_batch", "process_groups", "publish", "stage", "step", "steps", "warm_compile"]
+__all__ = [
+    "Checkpointer",
+    "CompileCache",
+    "Startup",
+    "__version__",
+    "first_batch",
+    "process_groups",
+    "publish",
+    "stage",
+    "step",
+    "steps",
+    "warm_compile",
+]
 
 _HOMES = {
+    "Checkpointer": "ettrain.boost.checkpoint.checkpointer",
     "CompileCache": "ettrain.boost.compilecache.cache",
     "Startup": "ettrain.boost.startup.face",
     "process_groups": "ettrain.boost.comms.groups",
