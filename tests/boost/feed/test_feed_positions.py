@@ -184,6 +184,49 @@ def test_the_position_is_told_to_people():
     assert feed.summary() == {"epoch": 0, "batches": 2, "samples": 8, "of": N}
 
 
+def test_a_run_that_is_set_back_within_its_process_goes_on_as_it_did():
+    for make in (LOADERS["shuffled by a generator"], WORKERS["persistent workers"]):
+        wanted = cases.plain_run(make, epochs=2)
+        cases.seed_all()
+        feed, log, kept = follow(make(), rank=0, world=1), [], []
+
+        def keep(entries, feed=feed, kept=kept):
+            if entries == 3:
+                kept.append((cases.through_file(feed.state()), generators.take()))
+            return entries == 5
+
+        cases.train(feed, epochs=2, log=log, at=keep)
+        state, rng = kept[0]
+        feed.load([state], at_resume=lambda rng=rng: generators.put_back(rng))
+        log = log[:3]
+        cases.train(feed, epochs=2, log=log, start=feed.epoch)
+        assert log == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_may_be_started_in_any_way(method):
+    for make in (
+        lambda: DataLoader(cases.Noisy(N), 4, shuffle=True, num_workers=2, multiprocessing_context=method, worker_init_fn=reseed),
+        lambda: DataLoader(cases.Piece(), 4, num_workers=2, multiprocessing_context=method, worker_init_fn=cases.set_piece),
+    ):
+        wanted = cases.plain_run(make, epochs=1)
+        log, state, rng = cases.run(make, epochs=1, stop=3)
+        assert log + cases.run(make, epochs=1, states=[state], rng=rng)[0] == wanted
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_batches_in_pinned_memory_are_the_same():
+    def make():
+        return DataLoader(cases.Noisy(N), 4, shuffle=True, num_workers=2, pin_memory=True)
+
+    wanted = cases.plain_run(make, epochs=1)
+    log, state, rng = cases.run(make, epochs=1, stop=3)
+    assert log + cases.run(make, epochs=1, states=[state], rng=rng)[0] == wanted
+    assert next(iter(follow(make(), rank=0, world=1))).is_pinned()
+
+
 def test_datasets_with_a_state_have_it_kept_in_their_workers():
     def make():
         return DataLoader(cases.Counted(12), 2, num_workers=2)

@@ -187,6 +187,13 @@ def test_states_of_different_steps_are_refused():
         resumed([feed.state() for feed in ranks], feeds(2, 23, 3))
 
 
+def test_ranks_that_had_different_orders_are_found_out():
+    ranks = [follow(DataLoader(cases.Ids(24), 3, sampler=DistributedSampler(range(24), 2, rank, seed=rank)), rank=rank, world=2) for rank in range(2)]
+    _, states = train(ranks, 1)
+    with pytest.raises(UsageError, match="rank 0 and rank 1 of the checkpoint had different orders of the epoch"):
+        resumed(states, feeds(2, 24, 3))
+
+
 def test_workers_and_ranks_may_both_change():
     states, done = None, []
     for world, workers, steps in ((2, 2, 2), (1, 0, 2), (3, 1, None)):

@@ -1,9 +1,9 @@
 """Exactly once: where a loader stands, kept with the checkpoint, so that after any kill each sample is trained once.
 
-`follow` looks at a loader and refuses what cannot be kept. A `Feed` hands out its batches and knows the position of the last one. Below it:
-`loaders` (what a loader consists of, and a twin of it that asks us for its indices), `blocks` (how an order is cut for the ranks), `orders`
-(the order of one epoch, drawn and drawn again), `plans` (the indices of each batch), `workers` (what a worker process adds to a batch and is
-started with), `turns` (whose turn it is among the workers of an iterable dataset).
+`follow` looks at a loader and refuses what cannot be kept. A `Feed` hands out its batches and knows the position of the last one: a `twinfeed`
+through a twin of the loader, a `statefeed` by a loader's own state. Below: `loaders` (what a loader consists of, and its twin), `plans` (the indices of
+each batch), `orders` (the order of an epoch, drawn and drawn again), `blocks` (how it is cut for the ranks), `streams` and `pieces` (iterable
+datasets), `workers` (what a worker adds to a batch and is started with), `ranks` (the positions of all ranks side by side).
 """
 
 from ettrain.boost.feed.feed import Feed

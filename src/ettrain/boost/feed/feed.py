@@ -10,10 +10,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import torch
 
+from ettrain.boost.feed.ranks import State
 from ettrain.errors import UsageError
 
 T = TypeVar("T")
-State = dict[str, Any]
 
 VERSION: Final = 1
 
@@ -39,7 +39,8 @@ class Feed(ABC, Generic[T]):
         self.batches = 0
         """Batches of this epoch that were handed out to this rank."""
         self._begun = False
-        self._resumed = False
+        self._waits = False
+        """This rank had finished the epoch when others had not; its pass is empty, so that the ranks' loops stay in step."""
         self._at_resume: Callable[[], None] | None = None
         self._pass: object = None
         self._tested = False
@@ -49,13 +50,17 @@ class Feed(ABC, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """The batches of the current epoch, from the position on."""
         self._pass = current = object()
+        if self._waits:
+            self._waits = False
+            self.epoch += 1
+            self._put_back()
+            return iter(())
         fresh = not self._begun
         if fresh:
             self._put_back()
         iterator = self._open(fresh=fresh)
         self._begun = True
         self._put_back()
-        self._resumed = False
         return self._hand_out(iterator, current)
 
     def _put_back(self) -> None:
@@ -100,7 +105,7 @@ class Feed(ABC, Generic[T]):
             "kind": self.kind,
             "rank": self.rank,
             "world": self.world,
-            "epoch": self.epoch,
+            "epoch": self.epoch + self._waits,
             "batches": self.batches,
             "begun": self._begun,
             **self._own_state(),
@@ -130,17 +135,18 @@ class Feed(ABC, Generic[T]):
                     "Resume with the loader as it was, or leave its position out."
                 )
         self._pass = None
-        self._load(states)
-        mine = states[self.rank] if self.rank < len(states) else states[0]
+        mine = self._load(states)
         self.epoch, self.batches, self._begun = mine["epoch"], mine["batches"], mine["begun"]
-        self._resumed = True
+        self._waits = not self._begun and self.epoch == min(state["epoch"] for state in states) + 1
+        self.epoch -= self._waits
         self._at_resume = at_resume
 
     @abstractmethod
     def _own_state(self) -> State: ...
 
     @abstractmethod
-    def _load(self, states: Sequence[State]) -> None: ...
+    def _load(self, states: Sequence[State]) -> State:
+        """Go on from these; returns the one whose epoch and number of batches are this rank's."""
 
     def summary(self) -> dict[str, Any]:
         """The position for people and for the manifest: epoch, and in it the batches of this rank and the samples of all."""
@@ -157,22 +163,9 @@ class Feed(ABC, Generic[T]):
 KINDS: Final = {
     "map": "a map-style dataset",
     "iterable": "an iterable dataset",
+    "pieces": "a dataset in pieces",
     "own": "a loader that keeps its own state",
 }
-
-
-def own_state_of(states: Sequence[State], rank: int, world: int, what: str) -> State:
-    """The state of this very rank.
-
-    Raises:
-        UsageError: the checkpoint is of another number of ranks.
-    """
-    if len(states) != world:
-        raise UsageError(
-            f"follow: the checkpoint is of {len(states)} ranks in the middle of an epoch, this job has {world}, and {what}. "
-            f"Resume with {len(states)} ranks; between two epochs their number may change."
-        )
-    return states[rank]
 
 
 def _test(state: State) -> None:

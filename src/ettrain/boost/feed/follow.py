@@ -13,6 +13,7 @@ from ettrain.boost.feed.blocks import DROP, EVEN, KEEP
 from ettrain.boost.feed.feed import Feed
 from ettrain.boost.feed.loaders import is_iterable, iterates_its_own_way, sampling_of
 from ettrain.boost.feed.orders import kind_of, own_generators
+from ettrain.boost.feed.pieces import is_in_pieces
 from ettrain.boost.feed.plans import OrderPlan, Plan, Share, StatePlan
 from ettrain.boost.feed.statefeed import StateFeed
 from ettrain.boost.feed.streams import is_stateful
@@ -63,6 +64,8 @@ def follow(loader: Any, *, rank: int, world: int, seed: int | None = None, split
 
 def _of_iterable(loader: Any, rank: int, world: int) -> Feed[Any]:
     dataset = loader.dataset
+    if is_in_pieces(dataset):
+        dataset = dataset.piece(0)
     if not is_stateful(dataset) and not _iterator_is_stateful(dataset):
         raise UsageError(
             f"follow: {_name(dataset)} is an iterable dataset that cannot tell where it stands, so batches would be trained twice or never. Give it, or "

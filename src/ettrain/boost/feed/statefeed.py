@@ -6,7 +6,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from ettrain.boost.feed.feed import Feed, State, own_state_of
+from ettrain.boost.feed.feed import Feed
+from ettrain.boost.feed.ranks import State, own_state_of
 from ettrain.errors import UsageError
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class StateFeed(Feed[T], Generic[T]):
         state = self._loader.state_dict() if self._used else self._state
         return {"workers": self._workers, "loader": copy.deepcopy(state)}
 
-    def _load(self, states: Sequence[State]) -> None:
+    def _load(self, states: Sequence[State]) -> State:
         same = len(states) == self.world and states[self.rank]["workers"] == self._workers
         if any(state["begun"] for state in states):
             mine = own_state_of(states, self.rank, self.world, "the loader keeps a state of its own on each rank")
@@ -55,3 +56,4 @@ class StateFeed(Feed[T], Generic[T]):
                 )
         self._state = states[self.rank]["loader"] if same else None
         self._used = False
+        return states[self.rank] if same else states[0]

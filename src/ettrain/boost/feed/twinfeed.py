@@ -9,9 +9,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ettrain.boost.feed.feed import Feed, State, own_state_of
+from ettrain.boost.feed.feed import Feed
 from ettrain.boost.feed.loaders import twin_of
+from ettrain.boost.feed.pieces import Dealt, Pieces, is_in_pieces, merged
 from ettrain.boost.feed.plans import Plan
+from ettrain.boost.feed.ranks import State, has_state, own_state_of, refuse_disagreeing, streams_of
 from ettrain.boost.feed.streams import Luggage, Stream, is_stateful
 from ettrain.boost.feed.workers import NOBODY, Enter, plain_generators, plain_stream
 from ettrain.errors import UsageError
@@ -24,7 +26,7 @@ class TwinFeed(Feed[T], Generic[T]):
 
     def __init__(self, loader: Any, plan: Plan | None, held: list[torch.Generator], *, rank: int, world: int) -> None:
         super().__init__(rank=rank, world=world)
-        self.kind = "iterable" if plan is None else "map"
+        self.kind = "map" if plan is not None else "pieces" if is_in_pieces(loader.dataset) else "iterable"
         self._plan = plan
         self._held = held
         self._held_states: list[torch.Tensor] | None = None
@@ -33,7 +35,13 @@ class TwinFeed(Feed[T], Generic[T]):
         self._aligned = plan is None or not hasattr(loader.dataset, "__getitems__")
         """Whether a worker can be passed over by an empty batch, which a dataset may not be asked for."""
         self._seeder: torch.Generator | None = loader.generator
-        self._dataset = Stream(loader.dataset) if plan is None else loader.dataset
+        self._dataset = loader.dataset
+        if plan is None:
+            self._dataset = Pieces(loader.dataset, rank=rank, world=world) if self.kind == "pieces" else Stream(loader.dataset)
+        self._base: Dealt = {}
+        """States of the pieces when they were dealt out for this epoch."""
+        self._ended: Dealt = {}
+        """Pieces that this rank had in the epoch before, for others that are still in it."""
         self._stream: Luggage | None = None
         """The state of a dataset that is iterated over in this process, where it goes on from one."""
         self._enter = Enter(loader.worker_init_fn)
@@ -71,7 +79,7 @@ class TwinFeed(Feed[T], Generic[T]):
             if stream is None and not fresh:
                 stream = self._dataset._ett_state()
             if stream is not None:
-                self._dataset._ett_go_on(copy.deepcopy(stream), anew=fresh)
+                self._dataset._ett_go_on({"base": self._base, **copy.deepcopy(stream)}, anew=fresh)
         elif stream is not None:
             self._dataset.load_state_dict(copy.deepcopy(stream["dataset"]))
 
@@ -87,6 +95,7 @@ class TwinFeed(Feed[T], Generic[T]):
         if self._plan is not None:
             self._plan.prepare(self.epoch, skips=first if self._aligned else 0, before=undo)
         self._enter.luggage = {(worker - self._shift) % self._workers: self._unpacked(worker) for worker in self._luggage}
+        self._enter.base = self._base
         skipped = first if self._plan is None else 0
         self._enter.skipped = dict.fromkeys(range(skipped), self._loader.batch_size or 1)
         try:
@@ -141,6 +150,11 @@ class TwinFeed(Feed[T], Generic[T]):
         if self._plan is not None:
             self._plan.finish()
         self._last = -1
+        if isinstance(self._dataset, Pieces):
+            here = [luggage.get("stream", {}) for luggage in map(self._unpacked, self._luggage) if not luggage["over"]]
+            here = here if self._workers else [self._dataset._ett_state()]
+            self._ended = {number: {"at": "end"} for number in merged({}, here)}
+        self._base = {}
         for luggage in self._luggage.values():
             luggage["over"] = True
         if not self._lasting:
@@ -160,6 +174,8 @@ class TwinFeed(Feed[T], Generic[T]):
         }
         if self._plan is not None:
             state["plan"] = self._plan.state()
+        if self.kind == "pieces":
+            state |= {"base": self._base, "ended": self._ended, "pieces": self._loader.dataset.pieces}
         if not self._workers:
             state["stream"] = self._state_here()
         return state
@@ -171,14 +187,15 @@ class TwinFeed(Feed[T], Generic[T]):
             return self._dataset._ett_state()
         return {"dataset": copy.deepcopy(self._dataset.state_dict())} if is_stateful(self._dataset) else None
 
-    def _load(self, states: Sequence[State]) -> None:
+    def _load(self, states: Sequence[State]) -> State:
         same = len(states) == self.world
         mine = states[self.rank] if same else states[0]
         under_way = any(state["begun"] for state in states)
         if self._plan is not None:
             self._load_plan(self._plan, states, under_way=under_way)
-        stateful = self._plan is None or mine.get("stream") is not None or any("stream" in luggage for luggage in mine["luggage"].values())
-        if under_way and stateful:
+        if under_way and self.kind == "pieces":
+            self._refuse_other_pieces(mine["pieces"])
+        elif under_way and (self._plan is None or has_state(mine)):
             mine = own_state_of(states, self.rank, self.world, "its dataset keeps a state on each rank")
             if mine["workers"] != self._workers:
                 raise UsageError(
@@ -190,9 +207,38 @@ class TwinFeed(Feed[T], Generic[T]):
         self._luggage = {worker: dict(luggage) for worker, luggage in mine["luggage"].items()} if same else {}
         self._before = mine["before"] if same else None
         self._stream = mine.get("stream") if same else None
+        if self.kind == "pieces":
+            mine = self._deal(mine, states, same=same)
         self._held_states = mine["held"]
+        self._drew = mine["drew"] and same
+        if self._lasting:
+            self._twin = twin_of(self._loader, self._dataset, self._plan, self._enter)
         if under_way and not same and mine["drew"]:
             self._say("the dataset draws random numbers in its workers, whose number changed: from here on it draws others")
+        return mine
+
+    def _deal(self, mine: State, states: Sequence[State], *, same: bool) -> State:
+        """Take over the pieces as they were dealt out, or deal them out anew, where ranks or workers changed in number."""
+        self._ended = mine["ended"] if same else {}
+        if same:
+            self._base = mine["base"]
+            return mine
+        epoch = min(state["epoch"] for state in states)
+        behind, ahead = [state for state in states if state["epoch"] == epoch], [state for state in states if state["epoch"] > epoch]
+        if any(state["begun"] or state["epoch"] > epoch + 1 for state in ahead):
+            raise UsageError(
+                f"follow: some ranks of the checkpoint are in epoch {epoch}, others have begun a later one; ranks or workers cannot change in number there. "
+                "Resume with as many as there were."
+            )
+        self._base = merged(behind[0]["base"], [*streams_of(behind), *({"pieces": state["ended"]} for state in ahead)])
+        return behind[0] | {"begun": bool(self._base) or behind[0]["begun"]}
+
+    def _refuse_other_pieces(self, number: int) -> None:
+        if number != self._loader.dataset.pieces:
+            raise UsageError(
+                f"follow: the dataset is in {self._loader.dataset.pieces} pieces, and was in {number} when the checkpoint was written in the middle of an "
+                "epoch. Resume with as many; between two epochs their number may change."
+            )
 
     def _load_plan(self, plan: Plan, states: Sequence[State], *, under_way: bool) -> None:
         positions = [state["plan"] for state in states]
@@ -201,18 +247,14 @@ class TwinFeed(Feed[T], Generic[T]):
                 "follow: the checkpoint has the position of another kind of sampler: one of the two has a state_dict() of its own. Resume with the "
                 "sampler as it was."
             )
-        if under_way and not (positions[0]["shared"] and plan.shared):
+        if positions[0]["shared"] and (plan.shared or not under_way):
+            refuse_disagreeing(states)
+            said = plan.load(positions[0])
+        elif under_way or len(states) == self.world:
             own_state_of(states, self.rank, self.world, "each rank follows an order of its own")
             said = plan.load(positions[self.rank])
         else:
-            where = [(state["epoch"], state["begun"], state["plan"].get("done")) for state in states]
-            for rank, place in enumerate(where):
-                if place != where[0]:
-                    raise UsageError(
-                        f"follow: rank 0 of the checkpoint stands at sample {where[0][2]} of epoch {where[0][0]}, rank {rank} at sample {place[2]} of epoch "
-                        f"{place[0]}: their states are not of the same step. Use a checkpoint that all ranks took after the same step."
-                    )
-            said = plan.load(positions[0])
+            return
         if said:
             self._say(said)
 

@@ -107,6 +107,8 @@ class Enter:
         self._begin = begin
         self.luggage: dict[int, dict[str, Any]] = {}
         """By number of the worker: `generators`, `stream`, the dataset's state, as far as there are any, and `over`: they are of the epoch before."""
+        self.base: dict[int, Any] = {}
+        """States of a dataset's pieces when they were dealt out."""
         self.skipped: dict[int, int] = {}
         """By number of the worker: samples of its first batch, which is an empty one."""
 
@@ -118,7 +120,7 @@ class Enter:
         luggage = self.luggage.get(worker, {})
         stream = luggage.get("stream", {})
         if isinstance(info.dataset, Stream):
-            info.dataset._ett_go_on(stream, anew=luggage.get("over", False), skipped=self.skipped.get(worker, 0))
+            info.dataset._ett_go_on({"base": self.base, **stream}, anew=luggage.get("over", False), skipped=self.skipped.get(worker, 0))
         elif "dataset" in stream:
             info.dataset.load_state_dict(stream["dataset"])
         if "generators" in luggage:
