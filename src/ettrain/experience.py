@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ettrain import learnedfailures
+from ettrain.account.diagnosis import stop_was_saved
+from ettrain.account.history import JobHistory
 from ettrain.account.ledger import Ledger, account
 from ettrain.errors import EttrainError
 from ettrain.jobpaths import JOB_NAME, JobPaths
@@ -30,19 +32,21 @@ def before_attempt(job: JobPaths) -> None:
     own = Experience(failures=0, exposure_s=0.0)
     if job.attempt_names():
         with contextlib.suppress(EttrainError, OSError):
-            own = of_ledger(account(JobReader(job).read()).ledger)
+            history = JobReader(job).read()
+            own = of_job(history, account(history).ledger)
     learnedfailures.write(job, own, others(job))
 
 
-def at_end(job: JobPaths, ledger: Ledger) -> None:
+def at_end(job: JobPaths, history: JobHistory, ledger: Ledger) -> None:
     """Write down what the job has been through, for the others."""
     told = learnedfailures.read(job)
-    learnedfailures.write(job, of_ledger(ledger), told.fleet if told is not None else ())
+    learnedfailures.write(job, of_job(history, ledger), told.fleet if told is not None else ())
 
 
-def of_ledger(ledger: Ledger) -> Experience:
-    """What a job has been through, by its ledger."""
-    failures = sum(incident.diagnosis.kind in COUNTED for incident in ledger.incidents)
+def of_job(history: JobHistory, ledger: Ledger) -> Experience:
+    """What a job has been through. A planned stop before which it saved cost it nothing, and is none of it."""
+    counted = [incident for incident in ledger.incidents if incident.diagnosis.kind in COUNTED]
+    failures = sum(stop_was_saved(history.attempts[incident.attempt]) is not True for incident in counted)
     exposure_ns = sum(attempt.end - attempt.start for attempt in ledger.attempts)
     return Experience(failures=failures, exposure_s=exposure_ns / 1e9, devices=max(1, ledger.devices))
 

@@ -53,6 +53,7 @@ _BY_SIGNAL: Final = {
 
 
 _TIME_LIMIT: Final = "time limit"
+_AFTER_STOP: Final = {None: "", True: "; its state was saved first", False: "; its state could not be saved in time"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +73,16 @@ def diagnose(attempt: AttemptHistory, frame: Frame) -> Diagnosis:
     cls, text = _classify(attempt, frame, culprit)
     kind, component = CLASSES[cls]
     if kind in (PREEMPTION, STOP):
-        text += _saved_before(attempt)
+        text += _AFTER_STOP[stop_was_saved(attempt)]
     return Diagnosis(kind=kind, cls=cls, component=component, rank=culprit.rank if culprit else None, text=text)
 
 
-def _saved_before(attempt: AttemptHistory) -> str:
-    """What became of a planned stop's save, in words; '' where the training was told of none."""
-    told = [rank for rank in attempt.ranks if rank.planned_stop is not None]
+def stop_was_saved(attempt: AttemptHistory) -> bool | None:
+    """Whether every rank that was told of a planned stop saved its state after that; None where none was told."""
+    told = [(rank, rank.planned_stop.t) for rank in attempt.ranks if rank.planned_stop is not None]
     if not told:
-        return ""
-    saved = all(any(save.durable is not None and save.snapshot >= rank.planned_stop.t for save in rank.saves) for rank in told if rank.planned_stop)
-    return "; its state was saved first" if saved else "; its state could not be saved in time"
+        return None
+    return all(any(save.durable is not None and save.snapshot >= t for save in rank.saves) for rank, t in told)
 
 
 def _classify(attempt: AttemptHistory, frame: Frame, culprit: RankHistory | None) -> tuple[str, str]:

@@ -160,12 +160,13 @@ def _say(plan: Plan, outcome: Outcome, *, quiet: bool) -> None:
         tell(f"no training process was seen. Did the command overwrite PYTHONPATH, or run Python with -E, -I or -S? (ett doctor {name})")
         return
     try:
-        ledger = account(JobReader(plan.paths).read()).ledger
+        history = JobReader(plan.paths).read()
+        ledger = account(history).ledger
     except EttrainError as error:
         if not quiet:
             tell(str(error))
         return
-    experience.at_end(plan.paths, ledger)
+    experience.at_end(plan.paths, history, ledger)
     if quiet:
         return
     pct = "-" if ledger.ett_pct is None else f"{ledger.ett_pct:.1f}%"

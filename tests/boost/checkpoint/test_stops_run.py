@@ -52,6 +52,8 @@ def test_it_saves_stays_a_planned_stop_and_goes_on_where_it_was(tmp_path, ranks)
     assert [one["kind"] for one in told["incidents"]] == ["preemption"]
     assert "its state was saved first" in json.dumps(told["incidents"])
     assert told["number_of_failures"] == 0
+    assert told["unsaved_s"] < 0.1 * told["effective_s"]
+    assert json.loads((tmp_path / "runs/j/learned/failures.json").read_text())["own"]["failures"] == 0  # it cost nothing
 
     again = start(tmp_path, launcher, newest.step + 20)
     text = again.communicate(timeout=120)[0]
