@@ -37,6 +37,7 @@ from ettrain.record.api import step as count_step
 from ettrain.record.rank import attempt_folder
 
 TIMEOUT_S: Final = 600.0
+_AFTER_FAILURE_S: Final = 30.0
 
 
 class Checkpointer:
@@ -329,12 +330,13 @@ class Checkpointer:
         if kind is None:
             self.close()
         else:
-            self._at_exit()
+            self._at_exit(failed=True)
 
-    def _await(self) -> None:
-        """Until none is under way; each is bounded."""
+    def _await(self, seconds: float | None = None) -> None:
+        """Until none is under way, or so long; each is bounded by itself."""
+        deadline = None if seconds is None else clock.monotonic_ns() + int(seconds * 1e9)
         for save in self._under_way:
-            save.ended.wait()
+            save.ended.wait(None if deadline is None else max(0.0, (deadline - clock.monotonic_ns()) / 1e9))
 
     def _look_after(self) -> None:
         """Learn from the saves that have ended."""
@@ -393,8 +395,9 @@ class Checkpointer:
         self._tell(f"{self._stops.why() or 'another rank is to stop'}: saving step {step}")
         with contextlib.suppress(CheckpointSaveError):  # told already; the checkpoint before it stays
             self.save(step, wait=True)
-        self._release()
-        self._stops.end()
+        with marks.blocked("checkpoint_save", part="ett.Checkpointer: stop"):
+            self._release()
+            self._stops.end()
 
     def _owned(self) -> Any:
         """Rank 0 takes the folder; all ranks raise where it cannot."""
@@ -423,11 +426,11 @@ class Checkpointer:
         if self._owner is not None:
             self._owner.release()
 
-    def _at_exit(self) -> None:
-        """The program ends without `close`: the save under way is finished."""
+    def _at_exit(self, *, failed: bool) -> None:
+        """The program ends without `close`: the save under way is finished. After a failure other ranks may be gone, and are not waited for long."""
         if self._closed or self._pid != os.getpid():
             return
-        self._await()
+        self._await(_AFTER_FAILURE_S if failed and self._ranks.world > 1 else None)
         self._look_after()
         self._release()
 
@@ -446,7 +449,7 @@ _alive: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
 
 def _finish_all() -> None:
     for one in list(_alive):
-        one._at_exit()
+        one._at_exit(failed=hasattr(sys, "last_type"))
 
 
 atexit.register(_finish_all)

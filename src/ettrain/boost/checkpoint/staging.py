@@ -60,6 +60,8 @@ class Stage:
 
     def close(self) -> None:
         """Give the image's memory back."""
+        if self._bytes is not None and torch.cuda.is_available():
+            torch.cuda.cudart().cudaHostUnregister(self.image.address)
         self._bytes = None
         self.image.close()
 
