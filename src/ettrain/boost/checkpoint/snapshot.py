@@ -61,6 +61,9 @@ def _kept(value: Any, name: str, still: set[int], snapshot: Snapshot) -> Any:
 
 
 def _tensor(tensor: torch.Tensor, name: str, still: set[int], snapshot: Snapshot) -> torch.Tensor:
+    if hasattr(tensor, "local_shards"):  # a ShardedTensor, as TorchRec's: updated in the backward pass, and not made to be copied
+        snapshot.must_wait.append(name)
+        return tensor
     where = address(tensor)
     if where and where in still:
         snapshot.watched.append((tensor, _version(tensor)))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -113,7 +113,8 @@ class TrainState:
                 flat[key] = self._place(key, ways[key], told[key], params)
         read(flat)
         if self.model is not None:
-            set_model_state_dict(self.model, {name: flat[f"{MODEL}.{name}"] for name in model})
+            # not strict: names and shapes were compared, and sharded tensors, which are filled in place, some modules do not expect
+            set_model_state_dict(self.model, {name: flat[f"{MODEL}.{name}"] for name in model}, options=StateDictOptions(strict=False))
         if self.plain:
             self._load_optimizers(_filled({}, ways, flat, OPTIMIZER))
         for name, value in self.more.items():
