@@ -180,6 +180,44 @@ def test_a_plain_dcp_checkpoint_is_told_apart_from_a_save_that_did_not_finish(lo
     assert states(local) == {"step-00000005": "foreign"}
 
 
+# ---- going back
+
+
+def test_after_going_back_what_is_saved_since_is_the_newest(address):
+    folder = CheckpointFolder(address)
+    for step in (100, 150):
+        save(folder, step)
+    again = CheckpointFolder(address)
+    again.continue_from("step-00000100")
+    save(again, 110)
+    assert [found.step for found in CheckpointFolder(address).newest()] == [110, 150, 100]
+    third = CheckpointFolder(address)
+    save(third, 120)  # the next attempt goes on from the newest
+    assert [found.step for found in third.newest()] == [120, 110, 150, 100]
+    with third.own({"job": "a"}):
+        assert third.prune(2) == ["step-00000150", "step-00000100"]
+
+
+def test_going_on_from_the_newest_or_from_nothing_is_no_going_back(folder):
+    folder.continue_from("")
+    save(folder, 10)
+    folder.continue_from("step-00000010")
+    save(folder, 20)
+    assert [found.generation for found in folder.newest()] == [0, 0]
+    folder.continue_from("")  # from the start, although there are some
+    save(folder, 5)
+    assert next(folder.newest()).step == 5
+    assert folder.get("step-00000005").generation == 1
+
+
+def test_who_does_not_say_what_it_goes_on_from_is_understood_by_its_steps(address):
+    for step in (100, 150):
+        save(CheckpointFolder(address), step)
+    anew = CheckpointFolder(address)
+    assert [save(anew, step) for step in (10, 20)]
+    assert [(found.step, found.generation) for found in anew.newest()] == [(20, 1), (10, 1), (150, 0), (100, 0)]
+
+
 # ---- retention
 
 

@@ -16,7 +16,7 @@ def manifest(**more):
 
 
 def test_what_is_written_is_read_again():
-    said = manifest(job="j", attempt=3, name="step-00000120", versions={"torch": "2.13"}, position={"epoch": 1, "samples": 960},
+    said = manifest(job="j", attempt=3, name="step-00000120", generation=2, versions={"torch": "2.13"}, position={"epoch": 1, "samples": 960},
                     metrics={"loss": 0.1}, seconds={"blocking": 0.5, "write": 1e-9}, more={"invented": {"later": [1, "two"]}})  # fmt: skip
     assert Manifest.from_bytes(said.to_bytes()) == said
 

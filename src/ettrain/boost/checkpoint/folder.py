@@ -53,6 +53,11 @@ class Found:
     begun: Mapping[str, Any]
     """Of an unfinished one, who is or was saving: job, host, pid, since_ns; may be empty."""
 
+    @property
+    def generation(self) -> int:
+        """How often the training had gone back before it was saved."""
+        return 0 if self.manifest is None else self.manifest.generation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -86,6 +91,7 @@ class CheckpointFolder:
         self._saving: dict[str, Held | None] = {}
         self._sound: set[str] = set()
         self._owner: Owner | None = None
+        self._generation: int | None = None
 
     def path(self, name: str) -> str:
         """Where the checkpoint `name` lies, for DCP's writer and reader."""
@@ -147,10 +153,22 @@ class CheckpointFolder:
         wrong = _differences(manifest, there)
         if wrong:
             raise CheckpointInvalidError(self.path(name), wrong)
-        data = dataclasses.replace(manifest, name=name).to_bytes()
+        if self._generation is None:  # nobody said: an earlier step than the newest's tells that it went back
+            newest = next(self.newest(), None)
+            self.continue_from("" if newest is None or newest.step > manifest.step else newest.name)
+        data = dataclasses.replace(manifest, name=name, generation=self._generation or 0).to_bytes()
         self._storage.settle(name)
         self._storage.put(name, MANIFEST, data, over=MARK)
         self._let_go(name)
+
+    def continue_from(self, name: str) -> None:
+        """Say that training goes on from that checkpoint ('' = from the start): what is committed from now on is newer than all there is.
+
+        Without it a checkpoint of a later step that was passed over or left behind would be the newest again, and mix two histories.
+        """
+        finished = list(self.newest())
+        top = max((found.generation for found in finished), default=0)
+        self._generation = top + 1 if finished and finished[0].name != name else top
 
     def discard(self, name: str) -> None:
         """Remove a checkpoint, or what is left of one, whoever reads it: the manifest first, so that half of it is never taken for a whole."""
@@ -168,9 +186,12 @@ class CheckpointFolder:
     # ---- reading
 
     def found(self) -> list[Found]:
-        """What there is, newest first: by step, and of one step the one saved last."""
-        parsed = sorted(((key, name) for name in self._storage.names() if (key := parse(name)) is not None), reverse=True)
-        return [found for key, name in parsed if (found := self._look(name, key[0])) is not None]
+        """What there is, newest first: by step, and of one step the one saved last; what was left behind by going back comes after all since."""
+        parsed = ((key, name) for name in self._storage.names() if (key := parse(name)) is not None)
+        looked = [(key, found) for key, name in parsed if (found := self._look(name, key[0])) is not None]
+        top = max((found.generation for _, found in looked), default=0)
+        looked.sort(key=lambda one: (top if one[1].manifest is None else one[1].generation, one[0]), reverse=True)
+        return [found for _, found in looked]
 
     def newest(self) -> Iterator[Found]:
         """Finished ones, newest first."""

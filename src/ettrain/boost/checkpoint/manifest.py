@@ -19,7 +19,7 @@ SCHEMA: Final = 1
 NAME: Final = "manifest.json"
 _CRC32_DIGITS: Final = 8
 _MAPPINGS: Final = ("versions", "position", "metrics", "seconds")
-_KNOWN: Final = {"schema", "step", "created_ns", "world", "files", "job", "attempt", "name", "checksum", *_MAPPINGS}
+_KNOWN: Final = {"schema", "step", "created_ns", "world", "files", "job", "attempt", "name", "generation", "checksum", *_MAPPINGS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,8 @@ class Manifest:
     attempt: int = 0
     name: str = ""
     """Folder it was committed in, e.g. step-00000120; `CheckpointFolder.commit` fills it in."""
+    generation: int = 0
+    """How often the training had gone back to an older checkpoint than the newest; `CheckpointFolder.commit` fills it in."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of torch, ettrain and Python."""
     position: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Manifest:
         told: dict[str, Any] = {name: _finite(value) for name, value in self.more.items() if name not in _KNOWN}
         told |= {
             "schema": SCHEMA, "step": self.step, "created_ns": self.created_ns, "world": self.world, "job": self.job, "attempt": self.attempt,
-            "name": self.name, "files": {name: {"bytes": entry.bytes, "crc32": entry.crc32} for name, entry in self.files.items()},
+            "name": self.name, "generation": self.generation, "files": {name: {"bytes": entry.bytes, "crc32": entry.crc32} for name, entry in self.files.items()},
         }  # fmt: skip
         told |= {name: _finite(dict(getattr(self, name))) for name in _MAPPINGS}
         try:
@@ -143,6 +145,7 @@ def _from(told: Mapping[str, Any], where: str) -> Manifest:
         job=text("job"),
         attempt=number("attempt", default=0),
         name=text("name"),
+        generation=number("generation", default=0),
         versions={name: str(value) for name, value in mappings["versions"].items()},
         position=mappings["position"],
         metrics=_numbers(mappings["metrics"], where),
