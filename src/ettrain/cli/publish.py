@@ -17,7 +17,7 @@ from ettrain.boost.publish.progress import Status, status_of
 from ettrain.boost.publish.target import Place, Target, places
 from ettrain.errors import JournalError, PublishFailedError, UsageError
 from ettrain.journal import JournalTail
-from ettrain.settings import value_of
+from ettrain.settings import ENV_DETACHED, value_of
 
 _ACTIONS: Final = {
     "ls": "list publications: of a folder of models, of a job, or of all jobs",
@@ -28,6 +28,7 @@ _ACTIONS: Final = {
 }
 _LOG_LINES: Final = 12
 _POLL_S: Final = 0.3
+_NICE: Final = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -215,7 +216,8 @@ def _retry(place: Place) -> int:
 
 
 def _run(place: Place) -> int:
-    os.environ.pop("PYTHONSTARTUP", None)
+    if os.environ.get(ENV_DETACHED):
+        os.nice(_NICE)  # on the trainer's host: the end of that job, and the next one, go first
     from ettrain.boost.publish import work
 
     status = work.run(place)

@@ -43,6 +43,7 @@ def test_a_publisher_outlives_torchrun_and_ett_run_and_is_billed_beside_the_job(
     assert "PUBLISHED OFF THE DEVICES" in text and "ranker" in text
     manifest = json.loads((to / "ranker" / "current" / "manifest.json").read_text())
     assert manifest["job"] == str(runs / "j") and manifest["model"].endswith("pubtrain.py:build")
+    assert told["saves"] == 1, "what is asked for is no checkpoint"
     assert len(list((runs / "j" / "attempts").iterdir())) == 1, "the publisher is no attempt of the job"
     assert "current" in pubs.ett("publish", "ls", to).stdout
     shown = json.loads(pubs.ett("publish", "show", place.root.name, "--runs", runs, "--json").stdout)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ettrain.boost.checkpoint import marks
 from ettrain.errors import UsageError
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -57,7 +58,8 @@ def pack(batch: Any, outputs: Any) -> bytes:
         else tuple(_plain(one, "batch") for one in (batch if isinstance(batch, (tuple, list)) else (batch,)))
     )
     file = io.BytesIO()
-    torch.save({"args": args, "kwargs": kwargs, "outputs": _plain(outputs, "reference")}, file)
+    with marks.apart():  # no checkpoint of the training's
+        torch.save({"args": args, "kwargs": kwargs, "outputs": _plain(outputs, "reference")}, file)
     return file.getvalue()
 
 
