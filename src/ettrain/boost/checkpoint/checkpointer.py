@@ -139,6 +139,8 @@ class Checkpointer:
             told.update({"step": 0, "id": marks.identity(self._folder.path(restored.name))} if restored.name else {"err": "none"})
         self._tell(*described(restored, self._folder.address))
         self._take_over(restored)
+        if self._ranks.rank == 0:
+            self._folder.continue_from(restored.name)
         self.restored_from = restored.name
         self._step = self._saved_step = restored.step
         if restored.manifest is not None:
