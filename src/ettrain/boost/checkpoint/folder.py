@@ -116,9 +116,13 @@ class CheckpointFolder:
     def claim(self, step: int) -> str:
         """Make a fresh folder for a save of `step`, one that nobody else has.
 
+        The owner first removes what earlier saves left that did not finish: a job that dies in each of its saves must not fill the disk.
+
         Returns:
             Its name: step-00000120, or step-00000120.1 where anything of an earlier save of that step is left.
         """
+        if self._owner is not None and self._owner.held:
+            self._sweep()
         said = json.dumps({**(self._owner.who if self._owner is not None else whoami()), "since_ns": clock.wall_pair()[0]}).encode()
         while True:
             keys = filter(None, map(parse, self._storage.taken()))
@@ -300,15 +304,18 @@ class CheckpointFolder:
             raise UsageError(f"{self.address}: only the job that saves there may remove checkpoints: call own() first.")
         if keep < 1:
             raise UsageError(f"keep={keep}: at least one checkpoint must stay.")
-        kept, goes = 0, []
-        for found in self.found():
-            if found.state == "unfinished" and found.name not in self._saving:
-                goes.append(found.name)
-            elif found.manifest is not None and kept < keep:
+        swept, kept, goes = self._sweep(spare), 0, []
+        for found in self.newest():
+            if kept < keep:
                 kept += self._is_sound(found.name, deep=deep)
-            elif found.manifest is not None:
+            elif found.name not in spare:
                 goes.append(found.name)
-        return [name for name in goes if name not in spare and self._storage.removable(name) and self._remove_unread(name)]
+        return swept + [name for name in goes if self._storage.removable(name) and self._remove_unread(name)]
+
+    def _sweep(self, spare: Collection[str] = ()) -> list[str]:
+        """Remove what saves left that did not finish and that nobody is writing; names of what was removed."""
+        left = [found.name for found in self.found() if found.state == "unfinished" and found.name not in self._saving]
+        return [name for name in left if name not in spare and self._storage.removable(name) and self._remove_unread(name)]
 
     def _is_sound(self, name: str, *, deep: bool) -> bool:
         return self.verify(name, deep=deep and name not in self._sound).ok

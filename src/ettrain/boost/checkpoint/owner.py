@@ -76,6 +76,8 @@ class Owner:
 
     def _write(self) -> None:
         if isinstance(self.storage, ObjectStorage):
+            with contextlib.suppress(NotImplementedError):  # a file system behind fsspec has folders, an object store has none
+                self.storage.fs.makedirs(self.storage.root, exist_ok=True)
             self.storage.fs.pipe_file(f"{self.storage.root}/{FILE}", json.dumps(self.who).encode())
 
     def __enter__(self) -> Self:
