@@ -16,6 +16,8 @@ Not here: faults inside a training process. Those are never raised, see `record.
 
 from __future__ import annotations
 
+import os
+
 
 class EttrainError(Exception):
     """Base of all errors. `exit_code` is what the command line ends with."""
@@ -102,7 +104,7 @@ class PublishFailedError(EttrainError):
 
     def __str__(self) -> str:
         why = f": {self.why}" if self.why else ""
-        return f"{self.number} is not published, {self.state}{why}. The model before it stays current. Log: {self.log}. Again: ett publish retry {self.number}"
+        return f"{self.number} is not published, {self.state}{why}. The model before it stays current. Log: {self.log}. Again: ett publish retry {os.path.dirname(self.log)}"
 
 
 class LawError(EttrainError):

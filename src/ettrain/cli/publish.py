@@ -201,7 +201,7 @@ def _made(manifest: dict[str, Any]) -> dict[str, object]:
     )
     rows["memory"] = f"{manifest['peak_bytes'] / (1 << 20):.0f} MiB at its largest"
     if manifest["metrics"]:
-        rows["metrics"] = ", ".join(f"{name} {value:g}" for name, value in manifest["metrics"].items())
+        rows["metrics"] = ", ".join(f"{name} {'-' if value is None else format(value, 'g')}" for name, value in manifest["metrics"].items())
     return rows
 
 

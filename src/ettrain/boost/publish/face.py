@@ -132,11 +132,11 @@ def publish(
     named_export: str | Named = export if isinstance(export, str) and export in KINDS else name_of(export, "export")
     packed = tensors.pack(batch, _outputs(reference, batch))
     request = Request(
-        name=name, to=str(Path(os.fspath(to)).absolute()), checkpoint=_address(checkpoint), model=name_of(model, "model"), arguments=_json(arguments or {}), step=step, export=named_export,
+        name=name, to=str(Path(os.fspath(to)).absolute()), checkpoint=_address(checkpoint), model=name_of(model, "model"), arguments=_json(arguments or {}, "arguments"), step=step, export=named_export,
         digest=hashlib.sha256(packed).hexdigest(), tolerance=None if tolerance is None else (float(tolerance[0]), float(tolerance[1])),
         prefix=prefix, memory_bytes=_bytes(memory), wait_s=float(wait_s), tries=tries, metrics={key: float(one) for key, one in (metrics or {}).items()},
         asked_ns=clock.wall_pair()[0], job=os.environ.get(ENV_JOB_DIR, ""), attempt=os.environ.get(ENV_ATTEMPT, ""), where=where,
-        resources=dict(resources or {}), python=sys.executable, paths=_paths(), cwd=os.getcwd(),
+        resources=_json(resources or {}, "resources"), python=sys.executable, paths=_paths(), cwd=_folder(),
         versions={"torch": torch.__version__, "ettrain": VERSION, "python": platform.python_version()},
     )  # fmt: skip
     if where == "k8s":
@@ -198,11 +198,18 @@ def _address(checkpoint: object) -> str:
     return text if newest is None else CheckpointFolder(text).path(newest.name)
 
 
-def _json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _folder() -> str:
     try:
-        told: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+        return os.getcwd()
+    except OSError:  # somebody removed it
+        return ""
+
+
+def _json(values: Mapping[str, Any], role: str) -> dict[str, Any]:
+    try:
+        told: dict[str, Any] = json.loads(json.dumps(dict(values)))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"arguments: must be numbers, texts, and lists and dicts of them: {error}.") from None
+        raise UsageError(f"{role}: must be numbers, texts, and lists and dicts of them: {error}.") from None
     return told
 
 

@@ -47,7 +47,7 @@ class RowBag(nn.Module):  # type: ignore[misc]
 
     def __init__(self, bag: nn.EmbeddingBag) -> None:
         super().__init__()
-        self.table = RowTable(bag.weight)
+        self.table = RowTable(bag.weight.detach())
         self.mean, self.last, self.padding = bag.mode == "mean", bag.include_last_offset, bag.padding_idx
 
     def forward(
@@ -74,7 +74,7 @@ class RowLinear(nn.Module):  # type: ignore[misc]
 
     def __init__(self, linear: nn.Linear, *, integer: bool = True) -> None:
         super().__init__()
-        weight = linear.weight.to(torch.float32)
+        weight = linear.weight.detach().to(torch.float32)
         scale = (weight.abs().amax(1) / _TOP).clamp_min(1e-12)
         self.register_buffer("codes", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale)

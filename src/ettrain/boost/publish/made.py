@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +69,11 @@ def prepare(request: Request, place: Place, stage: Stage) -> Made:
     stage("verify")
     if runner is None and isinstance(request.export, str):
         runner = exports.kind_of(request).load(folder)
-    told["verification"] |= _verified(request, recorded, runner, place)
+    try:
+        told["verification"] |= _verified(request, recorded, runner, place)
+    except NotVerifiedError:
+        forget(place)  # what is wrong with it may be mended meanwhile
+        raise
     told["peak_bytes"] = max(peak_bytes(), told.get("peak_bytes", 0))
     return Made(folder=folder, told=told)
 
@@ -214,7 +219,7 @@ def _refuse(gap: Difference, tolerance: tuple[float, float], what: str) -> None:
 def manifest_of(request: Request, made: Made, version: str, more: dict[str, Any]) -> bytes:
     """The published version's manifest."""
     told = {
-        "schema": 1, "id": request.id, "name": request.name, "version": version, "asked_ns": request.asked_ns, "metrics": dict(request.metrics),
+        "schema": 1, "id": request.id, "name": request.name, "version": version, "asked_ns": request.asked_ns, "metrics": {name: value if math.isfinite(value) else None for name, value in request.metrics.items()},
         "trained_with": dict(request.versions), "job": request.job, "attempt": request.attempt, **made.told, **more,
     }  # fmt: skip
     return (json.dumps(told, indent=1, sort_keys=True) + "\n").encode()

@@ -94,7 +94,7 @@ class Publisher:
             except EttrainError as error:
                 self._failed(str(error))
                 return
-            except Exception as error:  # noqa: BLE001 - the model's code and the export may raise anything; it ends in the log and the state
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's code may raise anything; it ends in the log and the state
                 import traceback
 
                 traceback.print_exc()
@@ -161,7 +161,7 @@ class Publisher:
         self._ended(progress.FAILED, why=why)
 
 
-def _in_words(error: Exception, request: Request) -> str:
+def _in_words(error: BaseException, request: Request) -> str:
     text = " ".join(str(error).split())[:400]
     if request.memory_bytes is not None and (isinstance(error, MemoryError) or "can't allocate memory" in text):
         return f"it needs more memory than was said (memory={request.memory_bytes >> 20}MiB): {text or 'MemoryError'}"
