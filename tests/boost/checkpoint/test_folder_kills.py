@@ -74,7 +74,7 @@ def test_whatever_was_said_to_be_saved_is_there_after_every_kill_and_readers_nev
             newest = next(folder.newest(), None)
             assert newest is None or folder.verify(newest.name).ok
             assert (0 if newest is None else newest.step) >= said
-            assert len(folder.found()) <= 5
+            assert len(folder.found()) <= 10  # those of a few kills between a commit and its retention
         assert not wrong.exists(), wrong.read_text()
         assert said > KILLS
         assert int(read.read_text()) > 10
