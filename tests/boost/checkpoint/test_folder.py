@@ -296,6 +296,18 @@ def test_a_save_under_way_is_no_leftover(folder):
         assert folder.found() == []
 
 
+def test_what_is_written_into_a_folder_while_it_is_removed_goes_the_next_time(local, monkeypatch):
+    with local.own({}):
+        name = local.claim(5)
+        remove_folder = local._storage.remove_folder
+        monkeypatch.setattr(local._storage, "remove_folder", lambda name: write(local, name, {"late": b"x"}) or remove_folder(name))
+        with pytest.raises(OSError):
+            local.discard(name)
+        assert states(local) == {name: "unfinished"}
+        monkeypatch.undo()
+        assert local.prune(1) == [name]
+
+
 def test_leftovers_of_an_earlier_owner_go(local):
     subprocess.run(
         [sys.executable, "-c", f"from ettrain.boost.checkpoint.folder import CheckpointFolder as F; F({local.address!r}).claim(5)"],

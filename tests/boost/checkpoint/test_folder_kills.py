@@ -12,7 +12,7 @@ from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.boost.checkpoint.objectstore import ObjectStorage
 from ettrain.errors import CheckpointInvalidError
 
-KILLS = 80
+KILLS = 40
 
 
 def forked(work):

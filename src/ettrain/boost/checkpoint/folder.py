@@ -179,8 +179,10 @@ class CheckpointFolder:
         _parsed(name)
         if not self._storage.removable(name):
             raise UsageError(f"{self.path(name)}: is a link or not there; what it leads to is left alone.")
-        self._remove(name)
-        self._let_go(name)
+        try:
+            self._remove(name)
+        finally:
+            self._let_go(name)  # what could not be removed now is a leftover like others
 
     def _let_go(self, name: str) -> None:
         held = self._saving.pop(name, None)
@@ -363,7 +365,12 @@ class CheckpointFolder:
             if file not in (MANIFEST, MARK):
                 self._storage.remove(name, file)
         self._storage.remove(name, MARK)
-        self._storage.remove_folder(name)
+        try:
+            self._storage.remove_folder(name)
+        except OSError:  # another process wrote into it meanwhile, e.g. a rank that does not know yet that the save failed
+            with contextlib.suppress(OSError):
+                self._storage.put(name, MARK, json.dumps(whoami()).encode(), over=f"{MARK}.new")
+            raise
 
     # ---- one of them
 
