@@ -342,6 +342,22 @@ def test_a_writer_that_hangs_is_given_up(tmp_path):
     assert names(tmp_path) == ["step-00000001", "step-00000003"]
 
 
+def test_a_slow_disk_only_makes_the_checkpoint_late(tmp_path):
+    one = training(tmp_path, every=2)
+    train(one, 1)
+    one.checkpointer.wait()
+    pid = one.checkpointer._saver.writer.pid
+    os.kill(pid, signal.SIGSTOP)
+    one.checkpointer.save(1)
+    begun = time.monotonic()
+    train(one, 2, start=1)
+    assert time.monotonic() - begun < 10
+    assert not names(tmp_path) or not CheckpointFolder(tmp_path).get("step-00000001").manifest
+    os.kill(pid, signal.SIGCONT)
+    one.checkpointer.wait()
+    assert names(tmp_path) == ["step-00000001", "step-00000002"]
+
+
 def test_a_full_disk_fails_the_save_says_so_and_leaves_the_one_before(tmp_path, full_disk):
     one = training(full_disk, width=400_000, keep=1)
     train(one, 1)
