@@ -166,6 +166,9 @@ class OrderPlan:
         told: dict[str, Any] = {"samples": self._done} if not self._share.whole else {}
         if self._recipe is not None and not self._share.whole:
             told["of"] = len(self._lead) + self._recipe["count"]
+        padding = -self._size % self._share.world
+        if padding and self._share.tail == KEEP:
+            told["padding_left_out"] = padding
         if self._lead:
             told["from_epoch_before"] = len(self._lead)
         return told
