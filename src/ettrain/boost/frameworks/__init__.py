@@ -1,0 +1,1 @@
+"""`ett.Checkpointer` inside frameworks that own the training's loop: transformers' `Trainer`, and Lightning."""
