@@ -120,3 +120,13 @@ def value_of(name: str, given: str | float | None = None, env: Mapping[str, str]
     if value < 0:
         raise UsageError(f"{source}: {name} must not be negative, got {raw!r}")
     return value
+
+
+def end_time_s(env: Mapping[str, str] | None = None) -> float:
+    """When the hardware is taken away, in seconds since the epoch, as the setting `end_time` or Slurm says; 0 = nobody said.
+
+    Raises:
+        UsageError: the setting is no number.
+    """
+    told = (os.environ if env is None else env).get("SLURM_JOB_END_TIME", "")
+    return float(value_of("end_time", env=env)) or (float(told) if told.isdecimal() else 0.0)

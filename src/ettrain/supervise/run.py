@@ -22,7 +22,7 @@ from typing import Final
 from ettrain import clock
 from ettrain.events import Record
 from ettrain.jobpaths import JobPaths, attempt_name
-from ettrain.settings import ENV_ATTEMPT, ENV_HOME, ENV_JOB_DIR, ENV_SUPERVISOR
+from ettrain.settings import ENV_ATTEMPT, ENV_HOME, ENV_JOB_DIR, ENV_SUPERVISOR, end_time_s
 from ettrain.supervise import processes
 from ettrain.supervise.recording import Recording, next_launch, tell
 from ettrain.supervise.watch import Watch
@@ -30,6 +30,8 @@ from ettrain.supervise.watch import Watch
 LEFTOVER_GRACE_S: Final = 5.0
 """What the launcher leaves behind gets so long between SIGTERM and SIGKILL."""
 ENDING_POLL_S: Final = 0.05
+LAST_ATTEMPT_S: Final = 30.0
+"""Nothing is started again when so little is left until the time limit."""
 OWN_START_NS: Final = 10_000_000_000
 """The time since this process began is billed to the job, unless it was something else before (`exec ett run` in a shell)."""
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -127,7 +129,7 @@ class Supervisor:
                 began = _own_start() if not attempts else clock.monotonic_ns()
                 code, started = self._attempt(first + attempts, began)
                 attempts += 1
-                if code == 0 or not started or self._sent or attempts > plan.restarts:
+                if code == 0 or not started or self._sent or attempts > plan.restarts or _time_is_up():
                     break
                 tell(f"attempt {attempts - 1} {_in_words(code)}; restart {attempts} of {plan.restarts}")
                 self._pause()
@@ -244,6 +246,15 @@ def _own_start() -> int:
     now = clock.monotonic_ns()
     start = clock.process_start_ns(os.getpid())
     return start if start is not None and now - OWN_START_NS < start <= now else now
+
+
+def _time_is_up() -> bool:
+    """Whether the hardware is about to be taken away, so that another attempt could not train."""
+    left_s = end_time_s() - clock.wall_pair()[0] / 1e9
+    if not 0 < left_s < LAST_ATTEMPT_S:
+        return False
+    tell(f"{left_s:.0f} s are left until the time limit: not started again")
+    return True
 
 
 def _in_words(code: int) -> str:

@@ -17,7 +17,16 @@ def folder(tmp_path):
     folder = CheckpointFolder(tmp_path / "ck")
     owner = folder.own({"job": "demo"})
     for step in (20, 40, 60):
-        save(folder, step, job="demo", attempt=1, metrics={"loss": 0.25}, position={"epoch": 1, "samples": 9600}, seconds={"blocking": 0.1}, versions={"torch": "2.13"})
+        save(
+            folder,
+            step,
+            job="demo",
+            attempt=1,
+            metrics={"loss": 0.25},
+            position={"epoch": 1, "samples": 9600},
+            seconds={"blocking": 0.1},
+            versions={"torch": "2.13"},
+        )
     owner.release()
     return folder
 
@@ -84,7 +93,16 @@ def test_show_tells_the_newest_in_words(capsys, folder):
     code, out, _ = run(capsys, "show", folder.address)
     assert code == 0
     assert out.splitlines()[0] == f"step-00000060 in {folder.address}"
-    for part in ("job        demo, attempt 1", "ranks      2", "5.0 kB in 4 files", "epoch 1, samples 9,600", "loss 0.25", "blocking 100 ms", "torch 2.13", "__0_0.distcp"):
+    for part in (
+        "job        demo, attempt 1",
+        "ranks      2",
+        "5.0 kB in 4 files",
+        "epoch 1, samples 9,600",
+        "loss 0.25",
+        "blocking 100 ms",
+        "torch 2.13",
+        "__0_0.distcp",
+    ):
         assert part in out
     assert run(capsys, "show", f"{folder.address}/step-00000020/")[1].startswith("step-00000020 in ")
 
@@ -116,7 +134,16 @@ def test_what_cannot_be_is_said_in_one_line(capsys, folder, tmp_path):
 
 def test_a_hostile_manifest_cannot_redraw_the_terminal(capsys, tmp_path):
     folder = CheckpointFolder(tmp_path)
-    save(folder, 1, job="\x1b[2Jboo", metrics={"\x1b[31mloss": 1.0}, position={"at": "\r\x1b[K"}, seconds={"\x07": -1.0}, versions={"x": "\u202e"}, more={"deep": {"\x1b": "\x1b"}})
+    save(
+        folder,
+        1,
+        job="\x1b[2Jboo",
+        metrics={"\x1b[31mloss": 1.0},
+        position={"at": "\r\x1b[K"},
+        seconds={"\x07": -1.0},
+        versions={"x": "\u202e"},
+        more={"deep": {"\x1b": "\x1b"}},
+    )
     for action in ("ls", "show", "verify"):
         out = run(capsys, action, tmp_path)[1]
         assert out.isprintable() or all(char.isprintable() or char == "\n" for char in out)

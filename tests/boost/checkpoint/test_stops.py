@@ -181,6 +181,18 @@ def test_a_signal_of_slurms_and_a_time_limit_are_no_failures_either(tmp_path):
         assert told["number_of_failures"] == 0
 
 
+def test_nothing_is_started_again_right_before_the_time_limit(tmp_path):
+    def attempts(job, end):
+        run = [*CLI, "run", "--quiet", "--restarts", "2", "--job", job, "--runs", tmp_path / "runs", "--", sys.executable, "-c", "import ettrain as ett; ett.step(0); raise SystemExit(1)"]
+        output = subprocess.run(list(map(str, run)), env={**os.environ, "ETT_END_TIME": str(end)}, capture_output=True, text=True, check=False)
+        return len(os.listdir(tmp_path / "runs" / job / "attempts")), "not started again" in output.stderr
+
+    now = time.time()
+    assert attempts("near", now + 29) == (1, True)
+    assert attempts("far", now + 3000) == (3, False)
+    assert attempts("passed", now - 3000) == (3, False)
+
+
 def test_torchrun_passes_it_on_and_every_rank_saves(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29871", PROGRAM]
     code, noted = ended(tmp_path, command=torchrun, ranks=2)

@@ -19,7 +19,13 @@ CLI = [sys.executable, "-c", "import sys; from ettrain.cli import main; sys.exit
 
 def start(tmp_path, launcher, steps, **env):
     command = [*CLI, "run", "--quiet", "--job", "j", "--runs", tmp_path / "runs", "--", *launcher, PROGRAM, tmp_path / "ck", steps]
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
+    return subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+    )
 
 
 def until(process, pattern, count=1):
@@ -32,12 +38,18 @@ def until(process, pattern, count=1):
 
 
 def asked(tmp_path, *words):
-    return json.loads(subprocess.run([*CLI, *words, "j", "--runs", str(tmp_path / "runs"), "--json"], capture_output=True, text=True, check=True).stdout)
+    return json.loads(
+        subprocess.run([*CLI, *words, "j", "--runs", str(tmp_path / "runs"), "--json"], capture_output=True, text=True, check=True).stdout
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_saves_stays_a_planned_stop_and_goes_on_where_it_was(tmp_path, ranks):
-    launcher = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", 29873]
+    launcher = (
+        [sys.executable]
+        if ranks == 1
+        else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", 29873]
+    )
     process = start(tmp_path, launcher, 10_000)
     until(process, r"rank \d trains", ranks)
     time.sleep(2.0)  # well into the loop, past the first step's preparation

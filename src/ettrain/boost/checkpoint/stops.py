@@ -20,7 +20,7 @@ from ettrain import clock
 from ettrain.errors import UsageError
 from ettrain.record.guard import guard
 from ettrain.record.recorder import now, recorder
-from ettrain.settings import ENV_SUPERVISOR, value_of
+from ettrain.settings import ENV_SUPERVISOR, end_time_s, value_of
 
 RESERVE_S: Final = 30.0
 """A time limit is taken to be so much earlier: the save and the end of the program have to fit in."""
@@ -208,10 +208,7 @@ def _end_ns(time_limit: float | None) -> int | None:
         if not 0 < time_limit < 1e9:
             raise UsageError(f"time_limit={time_limit!r}: say in how many seconds from now the hardware is taken away, or None.")
         return monotonic + int(time_limit * _NS)
-    end_s = float(value_of("end_time"))
-    if not end_s:
-        told = os.environ.get("SLURM_JOB_END_TIME", "")
-        end_s = float(told) if told.isdecimal() else 0.0
+    end_s = end_time_s()
     end = monotonic + int(end_s * _NS) - wall
     return end if end_s and end > monotonic else None  # one that has passed is an earlier allocation's
 
