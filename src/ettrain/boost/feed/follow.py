@@ -109,7 +109,7 @@ def _plan(loader: Any, rank: int, world: int, *, seed: int | None, split: bool |
     else:
         _refuse_unless_own(sampler, rank, world, split)
         share = Share(batch=batch, tail=tail, whole=whole, shared=world == 1 and not whole)
-    size = _size(loader.dataset)
+    size = _size({"distributed": "dataset", "own": ""}.get(kind, "data_source"), sampler, loader.dataset)
     _refuse_too_few(size, share)
     return OrderPlan(sampler, size, share, seed), own_generators(loader, sampler, getattr(sampler, "sampler", None))
 
@@ -144,10 +144,11 @@ def _refuse_too_few(size: int, share: Share) -> None:
         )
 
 
-def _size(dataset: Any) -> int:
+def _size(source: str, sampler: Any, dataset: Any) -> int:
+    """Number of samples that the sampler knows of, which may be fewer than the dataset's; -1 where nobody tells."""
     try:
-        return len(dataset)
-    except TypeError:  # the sampler knows
+        return len(getattr(sampler, source) if source else dataset)
+    except TypeError:
         return -1
 
 
