@@ -95,6 +95,12 @@ def test_torchs_own_functions_take_its_optimizer_state(tmp_path):
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+def test_a_torch_that_writes_otherwise_is_told_before_training(tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.serialization, "skip_data")
+    with pytest.raises(UsageError, match=r"writes checkpoints in a way that is not known here \(AttributeError"):
+        training(tmp_path)
+
+
 def test_a_finished_checkpoint_verifies_and_says_what_it_is(tmp_path):
     one = training(tmp_path, every=4)
     one.checkpointer.metrics = {"loss": 0.25}

@@ -26,6 +26,7 @@ from ettrain.boost.checkpoint.agreement import Agreement, Word
 from ettrain.boost.checkpoint.experience import expected_failures, record_interval
 from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.boost.checkpoint.interval import Interval
+from ettrain.boost.checkpoint.layout import check_torch
 from ettrain.boost.checkpoint.ranks import Ranks
 from ettrain.boost.checkpoint.restore import Restore, Restored, described
 from ettrain.boost.checkpoint.saver import Save, Saver
@@ -89,6 +90,7 @@ class Checkpointer:
     ) -> None:
         if keep < 1:
             raise UsageError(f"ett.Checkpointer(keep={keep}): at least one checkpoint must stay.")
+        check_torch()
         self._interval = Interval.parse(every)
         self._optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self._training = TrainState(model, self._optimizers, stateful)

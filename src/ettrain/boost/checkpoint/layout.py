@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemBase
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
-from ettrain.errors import CheckpointSaveError
+from ettrain.errors import CheckpointSaveError, UsageError
 
 METADATA: Final = ".metadata"
 _OBJECTS_FILE: Final = 1
@@ -57,6 +57,23 @@ class Layout:
     """What is no tensor: written anew with every save, into a file of its own."""
     results: tuple[WriteResult, ...]
     """DCP's account of the tensors' file."""
+
+
+def check_torch() -> None:
+    """Lay out one small tensor, so that a torch that cannot be used is found before training, not at the first save.
+
+    Raises:
+        UsageError: this torch cannot be used, and why.
+    """
+    try:
+        planner = StatePlanner()
+        plans, _ = global_plans(planner, [planner.local_plan({"tensor": torch.zeros(3)}, coordinator=True)])
+        layout(planner, planner.finish_plan(plans[0]))
+    except Exception as error:  # noqa: BLE001 - a torch of another make may fail in any way
+        raise UsageError(
+            f"ett.Checkpointer: torch {torch.__version__} writes checkpoints in a way that is not known here ({type(error).__name__}: {error}). "
+            "It is made for torch 2.8 and newer; torch.distributed.checkpoint works without it."
+        ) from None
 
 
 class StatePlanner(DefaultSavePlanner):  # type: ignore[misc]
