@@ -16,6 +16,7 @@ from ettrain.errors import MissingExtraError
 pubmodels = pubs.pubmodels
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # submitit's local executor leaves its process to itself
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_submitit_runs_a_publisher_without_the_trainers_rank(tmp_path, monkeypatch):

@@ -363,3 +363,32 @@ def test_a_model_is_built_with_the_arguments_it_was_trained_with(tmp_path, monke
     assert "the model's has [600, 8]" in pubs.obey(pubs.ask(monkeypatch, path, tmp_path / "to", **ask, arguments={"rows": 600})).why
     with pytest.raises(UsageError, match="arguments: must be numbers"):
         pubs.ask(monkeypatch, path, tmp_path / "to", **ask, arguments={"rows": object()})
+
+
+def test_retry_starts_what_failed_and_leaves_alone_what_is_published(tmp_path, monkeypatch, live, checkpoint, capsys):
+    from ettrain.cli import main
+
+    publication = pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export=pubmodels.moody, tries=1)
+    monkeypatch.setenv("ETT_TEST_MOOD", str(tmp_path / "mood"))
+    (tmp_path / "mood").write_text("1")
+    assert pubs.obey(publication).state == "failed"
+    assert main(["publish", "wait", str(publication.folder)]) == 75
+    assert f"Again: ett publish retry {publication.folder}" in capsys.readouterr().err
+    assert main(["publish", "retry", str(publication.folder)]) == 0
+    assert f"Next: ett publish wait {publication.folder}" in capsys.readouterr().out
+    assert publication.status.state == "asked"
+    assert pubs.obey(publication).state == "published"
+    assert main(["publish", "retry", str(publication.folder)]) == 0
+    assert "current" in capsys.readouterr().out and publication.status.state == "published"
+    assert main(["publish", "wait", str(tmp_path / "to")]) == 0
+    assert main(["publish", "ls", str(tmp_path / "nowhere"), "--runs", str(tmp_path)]) == 0
+    assert "no publication in" in capsys.readouterr().out
+
+
+def test_what_fails_to_verify_is_exported_anew_and_an_exit_of_the_models_code_is_a_failure(tmp_path, monkeypatch, live, checkpoint):
+    publication = pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export="int8", tolerance=(1e-9, 0.0))
+    status = pubs.obey(publication)
+    assert status.state == "failed" and "the exported model (int8) answers otherwise" in status.why
+    assert not (publication.folder / "work" / "exported.json").exists()
+    status = pubs.obey(pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export=pubmodels.leaves, tries=1))
+    assert (status.state, status.why) == ("failed", "SystemExit: 3")
