@@ -23,6 +23,7 @@ from ettrain.predict.failures import Experience
 
 MAX_JOBS: Final = 64
 """So many of the other jobs count, those that ended last."""
+_ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
 COUNTED: Final = (FAILURE, PREEMPTION)
 """Ends that saving more often would have made cheaper. A mistake in the program comes again, and a stop by its user was wanted."""
 
@@ -31,7 +32,7 @@ def before_attempt(job: JobPaths) -> None:
     """Leave for the attempt that is about to begin what this job and the others have been through."""
     own = Experience(failures=0, exposure_s=0.0)
     if job.attempt_names():
-        with contextlib.suppress(EttrainError, OSError):
+        with contextlib.suppress(EttrainError, OSError, *_ODD):  # whatever is wrong with a journal, the attempt begins
             history = JobReader(job).read()
             own = of_job(history, account(history).ledger)
     learnedfailures.write(job, own, others(job))

@@ -20,7 +20,7 @@ class JobPaths:
     attempts/<NNN>/rank-<RRRRR>.beat        its beat page
     attempts/<NNN>/agent-p<pid>.jsonl       what torchrun's agent saw
     publishes/<id>-<who>-p<pid>-<ms>.jsonl  one journal per process that asked for a publication or worked on it
-    learned/<what>.json                     what one attempt learned for the next: batch shapes
+    learned/<what>.json                     what one attempt learned for the next: batch shapes; failures so far
     learned/<what>-rank-<RRRRR>.json, .pt   the same for one rank that differs; a real batch that was asked to be kept
     """
 

@@ -161,6 +161,7 @@ def _described(folder: CheckpointFolder, found: Found, told: Manifest) -> list[s
         "saved": f"{day_and_time(told.created_ns)}, {_age(told.created_ns)}",
         "job": job,
         "ranks": str(told.world),
+        "generation": f"{told.generation}: the training had gone back to an older checkpoint" if told.generation else "",
         "size": f"{size(told.size)} in {plural(len(told.files), 'file')}",
         "position": _pairs(told.position),
         "metrics": _pairs(told.metrics),

@@ -194,7 +194,7 @@ def test_nothing_is_started_again_right_before_the_time_limit(tmp_path):
 
 
 def test_torchrun_passes_it_on_and_every_rank_saves(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29871", PROGRAM]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", PROGRAM]
     code, noted = ended(tmp_path, command=torchrun, ranks=2)
     assert code != 0
     for rank in (0, 1):

@@ -48,7 +48,7 @@ def test_it_saves_stays_a_planned_stop_and_goes_on_where_it_was(tmp_path, ranks)
     launcher = (
         [sys.executable]
         if ranks == 1
-        else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", 29873]
+        else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--standalone"]
     )
     process = start(tmp_path, launcher, 10_000)
     until(process, r"rank \d trains", ranks)
