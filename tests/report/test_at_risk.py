@@ -74,6 +74,20 @@ def test_after_a_resume_it_counts_from_the_step_resumed_at(job):
     assert (risk.saved, risk.since_step, risk.steps, risk.ns) == (True, 4, 3, 3 * S)
 
 
+def test_steps_that_cannot_be_counted_are_not_told(job):
+    attempt = job.attempt()
+    attempt.steps(4, 2)
+    old = attempt.save(1)
+    attempt.steps(4, 2)
+    attempt.save(1)
+    attempt.load(old, 1)
+    attempt.steps(2, 1)
+    told = look(job, attempt)
+    assert at_risk(*told).steps is None
+    assert "since step 8" in live_line(*told)
+    assert "steps since" not in live_line(*told)
+
+
 def test_the_next_save_is_told_by_time(job):
     attempt = job.attempt()
     attempt.ranks[0].write({"k": "interval", "every": "auto", "seconds": 30.0, "steps": None, "why": "every 30 s: because"})

@@ -16,7 +16,8 @@ class AtRisk:
 
     ns: int
     """Training since the last durable checkpoint."""
-    steps: int
+    steps: int | None
+    """Steps since then; None where the program has gone back below it by itself, so that they cannot be counted."""
     saved: bool
     """Whether there is a checkpoint at all."""
     since_step: int
@@ -43,7 +44,7 @@ def at_risk(account: Account, job: JobHistory) -> AtRisk | None:
     next_ns, next_step = (None, None) if told is None else _next(told, begun, step, job.now)
     return AtRisk(
         ns=ledger.at_risk_ns,
-        steps=max(0, step - line.durable_step),
+        steps=step - line.durable_step if step >= line.durable_step else None,
         saved=any(save.durable is not None for one in job.attempts for rank in one.ranks for save in rank.saves),
         since_step=line.durable_step,
         since=line.last_durable,
@@ -64,7 +65,8 @@ def at_risk_words(risk: AtRisk) -> list[str]:
     words = f"at risk {duration(risk.ns)}"
     if not risk.saved:
         return [f"{words} (no checkpoint saved yet)", *_next_words(risk)]
-    return [f"{words}, {plural(risk.steps, 'step')} since step {risk.since_step:,}", *_next_words(risk)]
+    steps = "" if risk.steps is None else f", {plural(risk.steps, 'step')}"
+    return [f"{words}{steps} since step {risk.since_step:,}", *_next_words(risk)]
 
 
 def _next_words(risk: AtRisk) -> list[str]:

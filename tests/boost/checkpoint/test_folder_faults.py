@@ -215,6 +215,19 @@ def test_another_job_takes_over_an_object_store_and_the_first_one_notices(monkey
     assert states(second) == {name: "unfinished"}
 
 
+def test_who_may_only_read_an_object_store_reads(monkeypatch):
+    folder = CheckpointFolder("memory://readonly/ckpt")
+    name = save(folder, 1)
+
+    def refused(*args, **kwargs):
+        raise PermissionError("read only")
+
+    reader = CheckpointFolder("memory://readonly/ckpt")
+    monkeypatch.setattr(reader._storage.fs, "pipe_file", refused)
+    with reader.reading(name):
+        assert reader.verify(name).ok
+
+
 def test_a_full_disk_commits_nothing_and_the_next_save_works(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)

@@ -116,7 +116,8 @@ class ObjectStorage:
                 self.remove(name, other)
         note = _Note(self, name, f"{LEASE}{secrets.token_hex(8)}")
         if not alone:
-            self.fs.pipe_file(f"{self.root}/{name}/{note.file}", json.dumps(now).encode())
+            with contextlib.suppress(OSError):  # who may only read, reads without a note
+                self.fs.pipe_file(f"{self.root}/{name}/{note.file}", json.dumps(now).encode())
         return note
 
     def _ls(self, path: str) -> list[dict[str, Any]]:
@@ -140,8 +141,9 @@ class _Note:
     def release(self) -> None:
         """Take it back; a forked child does not, since it is its parent's."""
         if self.pid == os.getpid():
-            self.storage.remove(self.name, self.file)
             self.pid = -1
+            with contextlib.suppress(OSError):
+                self.storage.remove(self.name, self.file)
 
 
 def _base(path: str) -> str:
