@@ -84,7 +84,9 @@ def test_what_torch_refuses_is_refused_in_its_own_words(seen):
     assert seen["fails"]["nowhere"] == "RuntimeError"
 
 
-@pytest.mark.parametrize(("way", "code"), [("exit", 3), ("error", 1), ("spawned", 0)])
+@pytest.mark.parametrize(
+    ("way", "code"), [("exit", 3), pytest.param("error", 1, marks=pytest.mark.slow), pytest.param("spawned", 0, marks=pytest.mark.slow)]
+)
 def test_the_process_does_not_end_before_its_saves(tmp_path, way, code):
     ett(tmp_path, "run", "--async-checkpoint", "--", sys.executable, PROGRAMS / "ending.py", way, "out", code=code, DISK="0.5")
     assert torch.load(tmp_path / "out/checkpoint.pt")["step"] == 20
@@ -110,3 +112,24 @@ def test_work_after_a_save_that_was_not_whole_when_the_process_was_killed_is_uns
     (incident,) = report["incidents"]
     assert incident["resumed_step"] == 10
     assert incident["unsaved_s"] > 0.02 * 25 * 0.9  # 25 steps of 20 ms
+
+
+def test_on_a_full_disk_the_program_is_told_and_keeps_the_file_before(tmp_path):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(tmp_path)], capture_output=True, check=False).returncode:
+        pytest.skip("no permission to mount a small file system")
+    try:
+        command = ("run", "--runs", tmp_path.parent / "full-runs", "--async-checkpoint", "--", sys.executable, PROGRAMS / "fulldisk.py", tmp_path)
+        seen = json.loads(ett(tmp_path.parent, *command).stdout.splitlines()[-1])
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    assert seen == {"raised": [[3, "RuntimeError"], ["replace", 28], "unpicklable"], "a": 1.0}
+
+
+def test_the_private_names_of_torch_are_there():
+    from torch.distributed.checkpoint import state_dict_saver
+
+    from ettrain.boost.existing import dcpsaving, saving
+
+    assert [name for name in saving.PRIVATE if not hasattr(torch.serialization, name)] == []
+    assert [name for name in dcpsaving.PRIVATE if not hasattr(state_dict_saver, name)] == []
+    assert hasattr(torch.serialization._serialization_tls, "skip_data")

@@ -6,6 +6,7 @@ scarce it stops keeping and lets torch write at once. Not here: where the file g
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
@@ -106,6 +107,7 @@ class Kept:
         self._records: list[tuple[str, Any, int]] = []
         self._taken: list[Slot] = []
         self._file: Any = None
+        self._ended = False
         self.bytes = 0
 
     @property
@@ -159,9 +161,14 @@ class Kept:
     def finish(self) -> None:
         """Let torch write all of it, and the archive's end."""
         self.write()
+        self._ended = True
         self._writer.__exit__(None, None, None)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Give the memory back. A writer that was not ended must be: left alone, it tries once more when it is collected, and aborts the process."""
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(Exception):
+                self._writer.__exit__(None, None, None)
         self._records.clear()
         self._slots.give(self._taken)

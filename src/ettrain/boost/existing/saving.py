@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ettrain import clock
 from ettrain.boost.checkpoint import marks
@@ -27,7 +27,9 @@ from ettrain.record.rank import is_loader_worker
 from ettrain.record.recorder import recorder
 from ettrain.settings import ENV_ASYNC_CHECKPOINT
 
-PART = "torch.save"
+PART: Final = "torch.save"
+PRIVATE: Final = ("_open_zipfile_writer", "_serialization_tls")
+"""Names of torch.serialization; where one is missing, saves stay as they are."""
 
 
 class Saves:
@@ -39,7 +41,7 @@ class Saves:
     """
 
     def __init__(self, module: Any, pending: Pending) -> None:
-        self.pending = pending
+        self._module, self.pending = module, pending
         self._slots = Slots()
         self._opener: Callable[[Any], Any] = module._open_zipfile_writer
         self._now = threading.local()
@@ -76,8 +78,7 @@ class Saves:
     def _kept(self, f: Any, args: Any, kwargs: Any) -> tuple[Target, Kept] | None:
         """Where it goes, and what stands in for torch's writer meanwhile; None where this save has to be written at once."""
         new_format = args[2] if len(args) > 2 else kwargs.get("_use_new_zipfile_serialization", True)
-        tls = getattr(sys.modules["torch.serialization"], "_serialization_tls", None)
-        if new_format is not True or getattr(tls, "skip_data", True):
+        if new_format is not True or self._module._serialization_tls.skip_data:
             return None
         if self.pending.active and self.pending.of_earlier_step(recorder.steps):
             self.pending.settle()
@@ -143,8 +144,8 @@ def _work(target: Target, kept: Kept, *, save: int, begun_ns: int) -> Work:
         target.appear()
 
     def after() -> None:
-        target.drop()
         kept.free()
+        target.drop()
 
     path = target.path
     return Work(
@@ -160,8 +161,9 @@ def attach_asked(module: Any) -> None:
     """Called by `boost.entry` with `torch.serialization`."""
     if os.environ.get(ENV_ASYNC_CHECKPOINT) == "0":
         return
-    if not hasattr(module, "_open_zipfile_writer") or not sys.platform.startswith("linux"):
-        guard.fault("--async-checkpoint", f"this torch has no {module.__name__}._open_zipfile_writer: saves stay as they are")
+    missing = [name for name in PRIVATE if not hasattr(module, name)]
+    if missing:
+        guard.fault("--async-checkpoint", f"this torch has no {module.__name__}.{missing[0]}: saves stay as they are")
         return
     Saves(module, pending)
     sights.watch(pending)

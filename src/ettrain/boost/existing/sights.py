@@ -76,7 +76,7 @@ class Sights:
 
     def change(self, *paths: Any) -> None:
         """The program changes names or contents of files: not before its saves are done, and not if one failed."""
-        if all(self._apart(path) for path in paths):
+        if not self._pending.untold and all(self._apart(path) for path in paths):
             return
         self._pending.settle()
 
