@@ -16,8 +16,6 @@ Not here: faults inside a training process. Those are never raised, see `record.
 
 from __future__ import annotations
 
-import os
-
 
 class EttrainError(Exception):
     """Base of all errors. `exit_code` is what the command line ends with."""
@@ -98,13 +96,14 @@ class PublishFailedError(EttrainError):
 
     exit_code = 75
 
-    def __init__(self, number: str, state: str, why: str, log: str) -> None:
-        self.number, self.state, self.why, self.log = number, state, why, log
-        super().__init__(number, state, why, log)
+    def __init__(self, folder: str, state: str, why: str, log: str) -> None:
+        self.folder, self.state, self.why, self.log = folder, state, why, log
+        super().__init__(folder, state, why, log)
 
     def __str__(self) -> str:
         why = f": {self.why}" if self.why else ""
-        return f"{self.number} is not published, {self.state}{why}. The model before it stays current. Log: {self.log}. Again: ett publish retry {os.path.dirname(self.log)}"
+        name = self.folder.rpartition("/")[2]
+        return f"{name} is not published, {self.state}{why}. The model before it stays current. Log: {self.log}. Again: ett publish retry {self.folder}"
 
 
 class LawError(EttrainError):

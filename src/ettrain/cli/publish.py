@@ -106,7 +106,7 @@ def wait(found: list[Place], timeout_s: float, *, json_wanted: bool = False) -> 
     bad = [(place, status) for place, status in states.items() if status.state not in progress.DONE]
     if bad:
         place, status = bad[0]
-        raise PublishFailedError(place.root.name, status.state, status.why, str(place.log))
+        raise PublishFailedError(str(place.root), status.state, status.why, str(place.log))
     return 0
 
 
@@ -223,5 +223,5 @@ def _run(place: Place) -> int:
     status = work.run(place)
     sys.stdout.flush()
     if status.state in progress.OVER and status.state not in progress.DONE:
-        raise PublishFailedError(place.root.name, status.state, status.why, str(place.log))
+        raise PublishFailedError(str(place.root), status.state, status.why, str(place.log))
     return 0

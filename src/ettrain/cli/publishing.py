@@ -44,7 +44,7 @@ def settle(job: Path, since_ns: int, code: int, *, wait_s: float | None, quiet: 
     states = {place: status_of(place) for place in found}
     for place, status in states.items():
         if status.state in (progress.FAILED, progress.INTERRUPTED):
-            bad = PublishFailedError(place.root.name, status.state, status.why, str(place.log))
+            bad = PublishFailedError(str(place.root), status.state, status.why, str(place.log))
             tell(str(bad))
             code = code or bad.exit_code
     waiting = [place for place, status in states.items() if status.state not in progress.OVER]

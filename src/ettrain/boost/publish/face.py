@@ -12,8 +12,9 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import torch
 
@@ -74,51 +75,55 @@ class Publication:
         return status
 
 
+class Limits(TypedDict, total=False):
+    """What a publisher may take."""
+
+    memory: str | int | None
+    """E.g. '2GiB'; what cannot fit is refused."""
+    tolerance: tuple[float, float] | None
+    """(absolute, relative) allowed difference of outputs; None = the export's own."""
+    tries: int
+    """How often at most it is tried; 3."""
+    wait_s: float
+    """How long the checkpoint may take to be finished, seconds; 600."""
+
+
 def publish(
     checkpoint: str | os.PathLike[str],
     *,
     to: str | os.PathLike[str],
-    model: str | Callable[[], Any],
+    model: str | Callable[..., Any],
     batch: Any,
+    arguments: Mapping[str, Any] | None = None,
     reference: Any = None,
     export: str | Callable[..., Any] = "export",
     name: str = "model",
-    where: str = "process",
-    arguments: Mapping[str, Any] | None = None,
     step: int | None = None,
-    memory: str | int | None = None,
-    metrics: Mapping[str, float] | None = None,
-    tolerance: tuple[float, float] | None = None,
     prefix: str | None = None,
-    wait_s: float = 600.0,
-    tries: int = 3,
+    metrics: Mapping[str, float] | None = None,
+    where: str = "process",
     resources: Mapping[str, Any] | None = None,
+    **limits: Unpack[Limits],
 ) -> Publication | None:
     """Have the inference model made from a checkpoint by a process without devices, and return at once.
 
     Call it last, on every rank or on one; only the first rank asks. Asking for the same again does nothing new.
 
     Args:
-        checkpoint: the checkpoint's folder or address, which may still be being written; a folder of `ett.Checkpointer`'s: the newest in it;
-            or a file of `torch.save`'s.
+        checkpoint: folder or address of a checkpoint, which may still be being written; a folder of them: the newest; a file of `torch.save`.
         to: folder of published models; the model will be at `to/name/current`.
         model: function or class that builds the model as it was trained, on the CPU; or its name, 'module:function'.
-        batch: what the model is called with to verify it: a tensor, a tuple of arguments, or a dict of named ones.
-        reference: the training model's outputs for `batch` (in eval mode); or that model, where it is whole on this rank. Without it the
-            export is compared with the model read from the checkpoint only.
-        export: 'export' (torch.export), 'aoti' (AOTInductor package), 'int8', or a function (model, folder, batch) that writes files to the
-            folder and returns a callable that runs them, or None.
-        name: the model's.
-        where: 'process' (detached, on this host), 'slurm' (a job of its own), 'k8s' (a Job's manifest is written).
+        batch: what the model is verified on: a tensor, a tuple of arguments, or a dict of named ones.
         arguments: what `model` is called with, by name: numbers, texts, lists and dicts of them.
+        reference: the training model's outputs for `batch`, or that model, where it is whole on this rank; without, only the export is verified.
+        export: 'export' (torch.export), 'aoti' (AOTInductor package), 'int8', or a function (model, folder, batch): docs/publish.md.
+        name: the model's.
         step: the checkpoint's, where it does not tell.
-        memory: the publisher's limit, e.g. '2GiB'; what cannot fit is refused.
-        metrics: numbers for the published manifest.
-        tolerance: (absolute, relative) allowed difference of outputs; None = the export's own.
         prefix: what stands before the model's keys in the checkpoint; None = found, e.g. 'model.'.
-        wait_s: how long the checkpoint may take to be finished, seconds.
-        tries: how often at most it is tried.
+        metrics: numbers for the published manifest.
+        where: 'process' (detached, on this host), 'slurm' (a job of its own), 'k8s' (a Job's manifest is written).
         resources: for Slurm (partition, cpus_per_task, ...) and Kubernetes (image, volumes, volume_mounts, namespace, env, cpu).
+        limits: memory, tolerance, tries, wait_s: `Limits`.
 
     Returns:
         The publication; None on ranks that are not the first.
@@ -128,24 +133,47 @@ def publish(
     """
     if not _is_first():
         return None
-    _check(name, where, export, to, tries)
-    named_export: str | Named = export if isinstance(export, str) and export in KINDS else name_of(export, "export")
+    _check(name, where, export, to)
     packed = tensors.pack(batch, _outputs(reference, batch))
     request = Request(
-        name=name, to=str(Path(os.fspath(to)).absolute()), checkpoint=_address(checkpoint), model=name_of(model, "model"), arguments=_json(arguments or {}, "arguments"), step=step, export=named_export,
-        digest=hashlib.sha256(packed).hexdigest(), tolerance=None if tolerance is None else (float(tolerance[0]), float(tolerance[1])),
-        prefix=prefix, memory_bytes=_bytes(memory), wait_s=float(wait_s), tries=tries, metrics={key: float(one) for key, one in (metrics or {}).items()},
-        asked_ns=clock.wall_pair()[0], job=os.environ.get(ENV_JOB_DIR, ""), attempt=os.environ.get(ENV_ATTEMPT, ""), where=where,
-        resources=_json(resources or {}, "resources"), python=sys.executable, paths=_paths(), cwd=_folder(),
-        versions={"torch": torch.__version__, "ettrain": VERSION, "python": platform.python_version()},
+        name=name, to=str(Path(to).absolute()), checkpoint=_address(checkpoint), digest=hashlib.sha256(packed).hexdigest(), step=step, where=where,
+        model=name_of(model, "model"), arguments=_json(arguments or {}, "arguments"), export=_export(export), prefix=prefix,
+        metrics={key: float(one) for key, one in (metrics or {}).items()}, resources=_json(resources or {}, "resources"), **_limits(limits),
     )  # fmt: skip
-    if where == "k8s":
-        launch.kubernetes_job(Place(Path(request.to)), request)  # what is wrong with it is said before anything is written
-    with stage("publish"):
-        return _ask(request, packed)
+    return _ask(_from_here(request), packed)
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    unknown = sorted(limits.keys() - Limits.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"publish() got an unexpected keyword argument {unknown[0]!r}")
+    tolerance, tries = limits.get("tolerance"), limits.get("tries", 3)
+    if tries < 1:
+        raise UsageError(f"tries={tries}: must be at least 1.")
+    pair = None if tolerance is None else (float(tolerance[0]), float(tolerance[1]))
+    return {"memory_bytes": _bytes(limits.get("memory")), "tolerance": pair, "tries": tries, "wait_s": float(limits.get("wait_s", 600.0))}
+
+
+def _export(export: str | Callable[..., Any]) -> str | Named:
+    return export if isinstance(export, str) and export in KINDS else name_of(export, "export")
+
+
+def _from_here(request: Request) -> Request:
+    """The same, with what the publisher needs to know of this process."""
+    return replace(
+        request, asked_ns=clock.wall_pair()[0], job=os.environ.get(ENV_JOB_DIR, ""), attempt=os.environ.get(ENV_ATTEMPT, ""), python=sys.executable,
+        paths=_paths(), cwd=_folder(), versions={"torch": torch.__version__, "ettrain": VERSION, "python": platform.python_version()},
+    )  # fmt: skip
 
 
 def _ask(request: Request, packed: bytes) -> Publication:
+    if request.where == "k8s":
+        launch.kubernetes_job(Place(Path(request.to)), request)  # what is wrong with it is said before anything is written
+    with stage("publish"):
+        return _asked(request, packed)
+
+
+def _asked(request: Request, packed: bytes) -> Publication:
     try:
         place, new = ask(Target(request.to, request.name), request, packed)
     except OSError as error:
@@ -172,7 +200,7 @@ def _tell(line: str) -> None:
     sys.stderr.write(f"ettrain: {line}\n")
 
 
-def _check(name: str, where: str, export: object, to: object, tries: int) -> None:
+def _check(name: str, where: str, export: object, to: object) -> None:
     if not NAME.fullmatch(name):
         raise UsageError(f"name={name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 64.")
     if where not in launch.WAYS:
@@ -181,8 +209,6 @@ def _check(name: str, where: str, export: object, to: object, tries: int) -> Non
         raise UsageError(f"export={export!r}: choose one of {', '.join(KINDS)}, or a function, or its name 'module:function'.")
     if "://" in str(to):
         raise UsageError(f"to={to}: is an address. Publish to a folder, which other machines may mount.")
-    if tries < 1:
-        raise UsageError(f"tries={tries}: must be at least 1.")
 
 
 def _address(checkpoint: object) -> str:
