@@ -187,6 +187,14 @@ def test_without_recorded_outputs_the_export_is_held_against_the_checkpoint(tmp_
     assert "were not recorded" in manifest(tmp_path / "to")["verification"]["against"]
 
 
+def test_outputs_of_a_class_of_their_own_are_compared_as_what_they_hold(tmp_path, monkeypatch):
+    model, _ = pubs.trained(pubmodels.build_answers)
+    path = pubs.write(tmp_path / "ck", model)
+    for reference in (None, model):
+        publication = pubs.ask(monkeypatch, path, tmp_path / "to", model=pubmodels.build_answers, reference=reference, export=pubmodels.answers)
+        assert pubs.obey(publication).state == "published"
+
+
 def test_an_export_that_cannot_be_run_is_said_to_be_unverified(tmp_path, monkeypatch, live, checkpoint):
     assert pubs.obey(pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export=pubmodels.blind)).state == "published"
     assert manifest(tmp_path / "to")["verification"]["exported"] is False

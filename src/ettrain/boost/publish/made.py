@@ -23,7 +23,7 @@ from ettrain.boost.publish.bill import peak_bytes
 from ettrain.boost.publish.named import resolve
 from ettrain.boost.publish.request import Request
 from ettrain.boost.publish.target import Place, contents, write_whole
-from ettrain.boost.publish.tensors import Difference, Recorded, answer, difference, unpack
+from ettrain.boost.publish.tensors import Difference, Recorded, answer, difference, plain, unpack
 from ettrain.errors import EttrainError, UsageError
 
 Stage = Callable[[str], None]
@@ -93,7 +93,7 @@ def _export(request: Request, place: Place, found: source.Source, recorded: Reco
     checked = _checked(request, recorded, outputs)
     if recorded.outputs is None:
         place.work.mkdir(exist_ok=True)
-        torch.save(outputs, place.work / _OUTPUTS)
+        torch.save(plain(outputs, "outputs"), place.work / _OUTPUTS)
     timed("export")
     folder = place.work / "out"
     shutil.rmtree(folder, ignore_errors=True)

@@ -51,15 +51,15 @@ def pack(batch: Any, outputs: Any) -> bytes:
     Raises:
         UsageError: they hold something that cannot be read back without running code.
     """
-    kwargs = _plain(batch, "batch") if isinstance(batch, Mapping) else {}
+    kwargs = plain(batch, "batch") if isinstance(batch, Mapping) else {}
     args = (
         ()
         if isinstance(batch, Mapping)
-        else tuple(_plain(one, "batch") for one in (batch if isinstance(batch, (tuple, list)) else (batch,)))
+        else tuple(plain(one, "batch") for one in (batch if isinstance(batch, (tuple, list)) else (batch,)))
     )
     file = io.BytesIO()
     with marks.apart():  # no checkpoint of the training's
-        torch.save({"args": args, "kwargs": kwargs, "outputs": _plain(outputs, "reference")}, file)
+        torch.save({"args": args, "kwargs": kwargs, "outputs": plain(outputs, "reference")}, file)
     return file.getvalue()
 
 
@@ -69,7 +69,12 @@ def unpack(path: Path) -> Recorded:
     return Recorded(tuple(told["args"]), dict(told["kwargs"]), told["outputs"])
 
 
-def _plain(value: Any, role: str) -> Any:
+def plain(value: Any, role: str) -> Any:
+    """A structure of tensors on the CPU, numbers and texts, which can be read back without running code.
+
+    Raises:
+        UsageError: it holds something else.
+    """
     if isinstance(value, torch.Tensor):
         if hasattr(value, "device_mesh") or type(value) not in (torch.Tensor, torch.nn.Parameter):
             raise UsageError(f"{role}: holds a {type(value).__name__}: give whole tensors, e.g. with full_tensor().")
@@ -77,11 +82,11 @@ def _plain(value: Any, role: str) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(one, role) for key, one in value.items()}
+        return {str(key): plain(one, role) for key, one in value.items()}
     if isinstance(value, tuple):
-        return tuple(_plain(one, role) for one in value)
+        return tuple(plain(one, role) for one in value)
     if isinstance(value, list):
-        return [_plain(one, role) for one in value]
+        return [plain(one, role) for one in value]
     raise UsageError(
         f"{role}: holds a {type(value).__name__}, which cannot be read back without running code. Give tensors, or tuples and dicts of them."
     )

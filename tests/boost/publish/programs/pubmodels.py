@@ -94,3 +94,21 @@ def greedy(model, folder, batch):
 
 def leaves(model, folder, batch):
     raise SystemExit(3)
+
+
+class Answer(dict):
+    """Like the outputs of model libraries."""
+
+
+class Answers(Ranker):
+    def forward(self, dense, ids):
+        return Answer(score=super().forward(dense, ids))
+
+
+def build_answers():
+    return Answers()
+
+
+def answers(model, folder, batch):
+    torch.save(model.state_dict(), folder / "weights.pt")
+    return model
