@@ -325,6 +325,16 @@ def test_a_request_that_was_altered_is_refused(tmp_path, monkeypatch, live, chec
         Place(publication.folder).request()
 
 
+def test_the_programs_own_folders_are_handed_on_also_below_the_interpreters(tmp_path, monkeypatch, live, checkpoint):
+    home = tmp_path / "usr" / "src" / "app"
+    home.mkdir(parents=True)
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "usr"))
+    monkeypatch.setattr(sys, "path", [str(home), *sys.path])
+    paths = pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0]).request.paths
+    assert str(home) in paths and str(pubs.PROGRAMS) in paths
+    assert not any(path.endswith("site-packages") for path in paths)
+
+
 def test_other_ranks_ask_for_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert pubs.ask(monkeypatch, tmp_path / "ck", tmp_path / "to") is None

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -271,7 +272,7 @@ def _bytes(memory: str | int | None) -> int | None:
 
 def _paths() -> tuple[str, ...]:
     """Where this program finds modules that the interpreter would not find by itself."""
-    own = (sys.prefix, sys.base_prefix)
+    own = tuple(filter(None, map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))))
     there = [os.path.abspath(path) for path in sys.path if isinstance(path, str) and path]
     return tuple(path for path in there if not path.startswith(own) and os.path.isdir(path))
 
