@@ -89,6 +89,23 @@ def test_a_forked_child_dies_of_the_signal_as_ever(tmp_path):
     assert "saved-0" not in noted
 
 
+@pytest.mark.parametrize("what", ["stuck", "long", "alone"])
+def test_a_loop_that_does_not_ask_or_does_not_agree_ends_soon_as_ever(tmp_path, what):
+    """torchrun sends SIGTERM to the other ranks when one has died: they must not wait there for SIGKILL, half a minute later."""
+    began = time.monotonic()
+    code, noted = ended(tmp_path, what)
+    assert code == -signal.SIGTERM
+    assert "saved-0" not in noted
+    assert time.monotonic() - began < 25  # not the 60 s that it would sleep, nor torchrun's 30 s
+
+
+def test_under_ett_run_a_planned_stop_waits_for_what_the_loop_does(tmp_path):
+    run = [*CLI, "run", "--quiet", "--job", "j", "--runs", tmp_path / "runs", "--", sys.executable, PROGRAM]
+    code, noted = ended(tmp_path, "long", command=run)
+    assert code == 128 + signal.SIGTERM
+    assert "saved-0" in noted
+
+
 def test_a_time_limit_leaves_room_for_the_save(tmp_path):
     code, noted = ended(tmp_path, "limit", send=())
     assert code == -signal.SIGTERM

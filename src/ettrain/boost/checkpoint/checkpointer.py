@@ -102,6 +102,7 @@ class Checkpointer:
         self._saver = Saver(self._folder, self._ranks, timeout=timeout, who=_who(), committed=self._prune)
         self._agreement = Agreement(self._ranks, timeout)
         self._stops = Stops(time_limit=time_limit)
+        self._stops.agrees = True
         self._loader = loader
         self._feed: Feed[Any] | None = None if loader is None else self._followed(loader)
         self._under_way: deque[Save] = deque()
@@ -398,7 +399,11 @@ class Checkpointer:
         """The job is about to be stopped: save in the time that is left, and end as it would have ended."""
         self._tell(f"{self._stops.why() or 'another rank is to stop'}: saving step {step}")
         with contextlib.suppress(CheckpointSaveError):  # told already; the checkpoint before it stays
-            self.save(step, wait=True)
+            self.save(step)
+            while self._under_way and not (self._under_way[-1].name or self._under_way[-1].ended.is_set()):
+                clock.sleep_s(0.005)  # until every rank takes part: where one is gone, the signal ends this process soon
+            self._stops.agreed()
+            self.wait()
         with marks.blocked("checkpoint_save", part="ett.Checkpointer: stop"):
             self._release()
             self._stops.end()

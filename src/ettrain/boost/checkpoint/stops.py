@@ -3,30 +3,46 @@
 A signal's handler only takes a note of it. The training loop asks `asked` between two steps, saves, and calls `end`, which hands the
 signal to whatever it was meant for: the handler that was there before, or the default, which ends the process. Before the loop has asked
 for the first time there is nothing to save, so signals act as ever; and whoever never asks again loses nothing either, since `forget`
-hands over what nobody took. Not here: saving, and telling the other ranks.
+hands over what nobody took.
+
+A launcher also sends SIGTERM because another rank has died, and then the loop may be stuck for ever in a collective: a thread
+sees to it that the process ends all the same, soon after the loop should have asked or the ranks should have agreed. Not here: saving, and telling
+the other ranks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
+import threading
 import weakref
 from _thread import get_ident
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from ettrain import clock
 from ettrain.errors import UsageError
+from ettrain.events import MAX_LINE, decode
+from ettrain.jobpaths import JobPaths
 from ettrain.record.guard import guard
 from ettrain.record.recorder import now, recorder
-from ettrain.settings import ENV_SUPERVISOR, end_time_s, value_of
+from ettrain.settings import ENV_JOB_DIR, ENV_SUPERVISOR, end_time_s, value_of
 
 RESERVE_S: Final = 30.0
 """A time limit is taken to be so much earlier: the save and the end of the program have to fit in."""
 TORCHRUN_GRACE_S: Final = 30.0
 """torchrun passes SIGTERM on to its workers and sends SIGKILL so long after. Source: torch.distributed.elastic, `PContext.close`."""
+PATIENCE_S: Final = 2.0
+AGREEMENT_S: Final = 5.0
+PATIENCE_STEPS: Final = 4
+"""After a signal the loop has so many seconds, or of its own steps where they take longer, to ask; and then the ranks to agree."""
 _NS: Final = 1_000_000_000
+_LOOK_S: Final = 0.05
+_JUST_NOW_NS: Final = 10 * _NS
 
 
 class Stops:
@@ -51,13 +67,21 @@ class Stops:
         self._got_ns = 0
         self._polled = self._told = self._limit_near = self._handed_over = False
         self._before: dict[int, Any] = {}
+        self._asked_ns = self._gap_ns = 0
+        self.agrees = False
+        """Whether whoever asks will call `agreed` before the save goes on: the process ends as ever where that does not come."""
+        self._agreed = False
+        self._wakeup: tuple[int, int] | None = None
         numbers = _numbers(signals if signals is not None else tuple(str(value_of("stop_signals")).split(",")))
         try:
             for number in numbers:
                 self._take(number)
         except ValueError:  # only the main thread of the main interpreter may
+            self._before.clear()
             names = ", ".join(signal.Signals(number).name for number in numbers)
             guard.fault("planned stops", f"made on another thread than the main one: {names} will end the program without a save")
+        if any(before == signal.SIG_DFL for before in self._before.values()):
+            self._watch()
         _alive.add(self)
 
     def _take(self, number: int) -> None:
@@ -86,7 +110,10 @@ class Stops:
 
     def asked(self) -> bool:
         """Whether to save now and stop; to be asked between two steps."""
-        self._polled = True
+        now_ns = clock.monotonic_ns()
+        if self._polled:
+            self._gap_ns += (now_ns - self._asked_ns - self._gap_ns) // 4 if self._gap_ns else now_ns - self._asked_ns
+        self._polled, self._asked_ns = True, now_ns
         if self._got is None and not self._limit_near:
             if self._end_ns is None or clock.monotonic_ns() < self._end_ns - int(max(RESERVE_S, 2 * self.takes_s) * _NS):
                 return False
@@ -95,6 +122,10 @@ class Stops:
             self._told = True
             self._record()
         return True
+
+    def agreed(self) -> None:
+        """Say that all ranks take part in the save: from now on it takes the time that it takes."""
+        self._agreed = True
 
     def why(self) -> str:
         """What asks for it, in words; '' while nothing does."""
@@ -132,7 +163,67 @@ class Stops:
             self._handed_over = True
             _raise_again(got)
 
+    # ---- where the loop does not ask any more
+
+    def _watch(self) -> None:
+        """Hear of signals on a thread of its own, which works while the main thread is stuck in C code."""
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        if before != -1:  # somebody else's, e.g. asyncio's
+            signal.set_wakeup_fd(before)
+            os.close(reader)
+            os.close(writer)
+            return
+        os.set_blocking(reader, True)
+        self._wakeup = reader, writer
+        threading.Thread(target=self._hear, args=(reader,), name="ettrain stops", daemon=True).start()
+
+    def _hear(self, reader: int) -> None:
+        try:
+            while heard := os.read(reader, 64):
+                number = next((number for number in heard if self._before.get(number) == signal.SIG_DFL), None)
+                if number is not None and self._polled and self._is_stuck():
+                    _die_of(number)
+        except OSError as error:
+            guard.fault("planned stops", error)
+        finally:
+            os.close(reader)
+
+    def _is_stuck(self) -> bool:
+        """Wait until the loop asks and the ranks agree; True where that does not come in time."""
+        heard_ns = clock.monotonic_ns()
+        if _supervisor_was_told(heard_ns):  # nobody has died: whatever the loop does now may take all of the grace
+            return False
+        step_ns = PATIENCE_STEPS * self._gap_ns
+        waits: tuple[tuple[float, Callable[[], bool]], ...] = (
+            (PATIENCE_S, lambda: self._asked_ns > heard_ns),
+            (AGREEMENT_S, lambda: self._agreed or not self.agrees),
+        )
+        for limit_s, done in waits:
+            until_ns = clock.monotonic_ns() + max(int(limit_s * _NS), step_ns)
+            while not done():
+                if not self._before:  # let go: it was handed over
+                    return False
+                if clock.monotonic_ns() > until_ns:
+                    return True
+                clock.sleep_s(_LOOK_S)
+        return False
+
+    def _unwatch(self) -> None:
+        if self._wakeup is None:
+            return
+        _, writer = self._wakeup
+        self._wakeup = None
+        try:
+            if (now := signal.set_wakeup_fd(-1)) != writer:
+                signal.set_wakeup_fd(now)
+        except ValueError as error:  # not on the main thread
+            guard.fault("planned stops", error)
+            return
+        os.close(writer)  # the thread reads the end, and ends
+
     def _let_go(self) -> None:
+        self._unwatch()
         for number, before in self._before.items():
             try:
                 if signal.getsignal(number) == self._on_signal:  # whoever has taken it since keeps it
@@ -178,6 +269,26 @@ def _in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def _supervisor_was_told(heard_ns: int) -> bool:
+    """Whether `ett run` got a signal just now, which it writes down before it passes it on: then the stop is a planned one."""
+    folder = os.environ.get(ENV_JOB_DIR)
+    if not folder:
+        return False
+    try:
+        with JobPaths(Path(folder)).supervisor_journal.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * MAX_LINE))
+            told = [decode(line) or {} for line in file]
+    except OSError:
+        return False
+    return any(one.get("k") == "signal" and isinstance(one.get("t"), int) and abs(heard_ns - one["t"]) < _JUST_NOW_NS for one in told)
+
+
+def _die_of(number: int) -> None:
+    """End by the signal's default action, whatever the main thread does: only C code may say so on another thread."""
+    ctypes.CDLL(None).signal(number, None)
+    os.kill(os.getpid(), number)
 
 
 def _raise_again(number: int) -> None:

@@ -34,6 +34,7 @@ if WHAT == "thread":
     stops = made[0]
 else:
     stops = Stops(time_limit=31.0 if WHAT == "limit" else None)
+    stops.agrees = WHAT == "alone"
 if WHAT.startswith("early"):
     note("ready", os.getpid())
     time.sleep(1.0)
@@ -48,18 +49,32 @@ if WHAT == "child":
     note("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 for step in range(60):
     ett.step(step)
+    if WHAT == "stuck" and step == 10:  # as in a collective whose other side has died
+        import ctypes
+
+        mutex = ctypes.create_string_buffer(256)
+        note("stuck")
+        for _ in range(2):
+            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    if WHAT == "long" and step == 10:  # as an evaluation
+        note("stuck")
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            time.sleep(0.01)
     if WHAT == "nobody" and step == 10:
         stops.forget()
     if WHAT != "nobody" or step < 1:
         asked = stops.asked()
     if asked:
         note("why", stops.why())
+        if WHAT == "alone":  # as a rank that waits for one that has died
+            time.sleep(60)
         time.sleep(0.5 if WHAT == "slow" else 0.05)
         note("saved", step)
         stops.end()
         note("went on", step)
         asked = False
-    if step == 0:
+    if step == (9 if WHAT in ("stuck", "long") else 0):
         note("ready", os.getpid())
     time.sleep(0.03)
 note("finished")
