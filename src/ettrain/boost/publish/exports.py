@@ -104,7 +104,7 @@ MIB: Final = 1 << 20
 BUILT_IN: Final[dict[str, Kind]] = {
     "export": Kind(export, load_export, (1e-4, 1e-3), (3.4, 150 * MIB)),
     "aoti": Kind(compiled, load_compiled, (1e-4, 1e-3), (3.8, 250 * MIB)),
-    "int8": Kind(as_int8, load_export, (2e-2, 2e-2), (2.2, 150 * MIB)),
+    "int8": Kind(as_int8, load_export, (2e-2, 2e-2), (1.7, 150 * MIB)),
 }
 OWN: Final = Kind(export, load_export, (1e-4, 1e-3), (1.0, 0))
 """What holds for the user's own function besides what it does."""

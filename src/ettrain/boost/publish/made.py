@@ -151,11 +151,11 @@ def _check_memory(request: Request, found: source.Source) -> None:
     """
     if request.memory_bytes is None:
         return
-    size, largest = source.sizes_of(found, request.prefix or "model.")
+    size, beside = source.sizes_of(found, request.prefix or "model.")
     if not size:
-        size, largest = source.sizes_of(found, request.prefix or "")
+        size, beside = source.sizes_of(found, request.prefix or "")
     times, more = exports.kind_of(request).memory
-    needed = peak_bytes() + max(size + largest, int(size * times)) + int(more)
+    needed = peak_bytes() + max(size + beside, int(size * times)) + int(more)
     if needed > request.memory_bytes:
         raise UsageError(
             f"memory={_mib(request.memory_bytes)}: export={request.kind!r} of a model of {_mib(size)} needs about {_mib(needed)}. "

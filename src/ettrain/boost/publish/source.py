@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ettrain import clock
-from ettrain.boost.checkpoint import reading
+from ettrain.boost.checkpoint import pieces, reading
 from ettrain.boost.checkpoint.folder import CheckpointFolder, parse
 from ettrain.boost.publish.request import Request
 from ettrain.errors import CheckpointInvalidError, UsageError
@@ -35,8 +35,8 @@ class Held(NamedTuple):
 
     size: tuple[int, ...]
     bytes: int
-    piece: int
-    """Bytes of the largest piece, which reading needs beside the model."""
+    beside: int
+    """Bytes that reading it takes beside the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +93,15 @@ def _of_dcp(reader: Any, told: dict[str, Any], verified: str) -> Source:
         if getattr(one, "properties", None) is None:
             objects.add(name)
             continue
-        item = one.properties.dtype.itemsize
-        tensors[name] = Held(tuple(one.size), item * prod(one.size), max([0, *(item * prod(chunk.sizes) for chunk in one.chunks)]))
-    return Source(
-        where=str(reader.path), tensors=tensors, objects=frozenset(objects), told=told, verified=verified,
-        read=lambda state: reading.load(state, reader, no_dist=True),
-    )  # fmt: skip
+        tensors[name] = Held(tuple(one.size), one.properties.dtype.itemsize * prod(one.size), 0)
+
+    def read(state: dict[str, Any]) -> None:
+        rest = pieces.fill(state, reader)
+        if rest:
+            reading.load(rest, reader, no_dist=True)
+            state.update(rest)
+
+    return Source(where=str(reader.path), tensors=tensors, objects=frozenset(objects), told=told, verified=verified, read=read)
 
 
 def _wait(folder: CheckpointFolder, name: str, until: int) -> None:
@@ -225,9 +228,9 @@ def built(factory: Any, arguments: Mapping[str, Any]) -> torch.nn.Module:
 
 
 def sizes_of(source: Source, prefix: str = "") -> tuple[int, int]:
-    """(bytes of all tensors under a prefix, bytes of the largest piece): what reading needs at once is both together."""
+    """(bytes of all tensors under a prefix, bytes that reading them takes beside): what reading needs at once is both together."""
     held = [one for name, one in source.tensors.items() if name.startswith(prefix)]
-    return sum(one.bytes for one in held), max((one.piece for one in held), default=0)
+    return sum(one.bytes for one in held), max((one.beside for one in held), default=0)
 
 
 def fill(model: torch.nn.Module, source: Source, prefix: str) -> int:
