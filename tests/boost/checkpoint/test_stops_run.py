@@ -61,6 +61,7 @@ def test_it_saves_stays_a_planned_stop_and_goes_on_where_it_was(tmp_path, ranks)
     assert newest.step > 5
     assert newest.manifest.job == "j"
     told = asked(tmp_path, "report")
+    assert told["saves"] == 1  # the Checkpointer's, and no trial of its own
     assert [one["kind"] for one in told["incidents"]] == ["preemption"]
     assert "its state was saved first" in json.dumps(told["incidents"])
     assert told["number_of_failures"] == 0

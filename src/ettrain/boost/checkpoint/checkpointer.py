@@ -90,7 +90,8 @@ class Checkpointer:
     ) -> None:
         if keep < 1:
             raise UsageError(f"ett.Checkpointer(keep={keep}): at least one checkpoint must stay.")
-        check_torch()
+        with marks.apart():  # it tries a save in memory
+            check_torch()
         self._interval = Interval.parse(every)
         self._optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self._training = TrainState(model, self._optimizers, stateful)

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import torch
 
+from ettrain.boost.checkpoint import marks
 from ettrain.boost.feed.ranks import State
 from ettrain.errors import UsageError
 
@@ -171,9 +172,10 @@ KINDS: Final = {
 def _test(state: State) -> None:
     file = io.BytesIO()
     try:
-        torch.save(state, file)
-        file.seek(0)
-        torch.load(file, weights_only=True)
+        with marks.apart():
+            torch.save(state, file)
+            file.seek(0)
+            torch.load(file, weights_only=True)
     except Exception as error:
         raise UsageError(
             "follow: the state of the dataset, sampler or loader holds more than numbers, texts, lists, tuples, dicts and tensors, and a checkpoint "
