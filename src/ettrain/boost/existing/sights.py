@@ -54,6 +54,7 @@ class Sights:
     def __init__(self, pending: Pending) -> None:
         self._pending = pending
         self._pid = os.getpid()
+        self._temporary = tempfile.gettempdir() + "/"  # now: the first call opens files under a lock, and so would call us again
         self.rename = os.rename
         self.remove = os.remove
         self.lstat = os.lstat
@@ -89,8 +90,7 @@ class Sights:
             return False
         if text.startswith(_ELSEWHERE) or "/__pycache__/" in text:
             return True
-        temporary = tempfile.gettempdir() + "/"
-        return text.startswith(temporary) and not any(one.startswith(temporary) for one in self._pending.results)
+        return text.startswith(self._temporary) and not any(one.startswith(self._temporary) for one in self._pending.results)
 
     def later_rename(self, source: Any, target: Any) -> bool:
         """Have a rename of what is being saved done after it; False where it cannot be foreseen that it will succeed."""
