@@ -325,9 +325,11 @@ def test_a_killed_writer_fails_one_save_in_bounded_time_and_the_next_has_a_new_o
     train(one, 1)
     one.checkpointer.save(1, wait=True)
     before = one.checkpointer._saver.writer.pid
+    sent, send = threading.Event(), writer.send
+    monkeypatch.setattr(writer, "send", lambda *rest: (send(*rest), sent.set()))
     os.kill(before, signal.SIGSTOP)
     one.checkpointer.save(2)
-    one.checkpointer._under_way[-1].staged.wait()
+    sent.wait()
     os.kill(before, signal.SIGKILL)
     with pytest.raises(CheckpointSaveError, match="writer process was killed by SIGKILL"):
         one.checkpointer.wait()
