@@ -146,7 +146,7 @@ def test_killed_at_random_instants_a_publication_is_finished_in_the_end_and_curr
 def test_the_example_publishes_its_model(tmp_path):
     example = Path(__file__).resolve().parents[3] / "examples" / "dlrm"
     subprocess.run([sys.executable, example / "make_data.py", "--rows", "3000", "--out", tmp_path / "criteo.tsv"], check=True, capture_output=True)
-    small = ["--table-size", "100", "--dim", "8", "--bottom-mlp", "16", "--top-mlp", "16", "--eval-rows", "500", "--workers", "0", "--steps", "8"]
+    small = ["--table-size", "100", "--dim", "8", "--bottom-mlp", "16", "--top-mlp", "16", "--eval-rows", "500", "--workers", "0", "--batch-size", "64", "--steps", "8"]
     words = [*TORCHRUN, example / "publish_model.py", "--data", tmp_path / "criteo.tsv", "--out", tmp_path / "out", "--publish", tmp_path / "to", *small]
     ended = pubs.ett("run", "--wait-publish", "--runs", tmp_path / "runs", "--job", "j", "--", *words)
     assert ended.returncode == 0, ended.stderr
