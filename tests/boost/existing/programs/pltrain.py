@@ -57,11 +57,13 @@ class Diary(Callback):
 def main():
     seed_everything(3, verbose=False)
     model = Model()
-    loader = torch.utils.data.DataLoader(Rows(), batch_size=4, shuffle=True)
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    sampler = torch.utils.data.DistributedSampler(Rows(), world, rank, seed=3) if world > 1 else None
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=4, shuffle=sampler is None, sampler=sampler)
     checkpoint = Checkpoint(FOLDER, loader=loader, every=3)
     trainer = Trainer(
         max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[Diary(), checkpoint],
+        callbacks=[Diary(), checkpoint], devices=world, strategy="ddp" if world > 1 else "auto",
     )  # fmt: skip
     trainer.fit(model, checkpoint.loader, torch.utils.data.DataLoader(Rows(), batch_size=8))
     torch.save({"model": model.state_dict()}, f"{FOLDER}.end")

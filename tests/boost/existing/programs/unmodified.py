@@ -22,9 +22,10 @@ FSYNC = os.fsync
 
 
 def slow_fsync(descriptor):
-    GATE.wait(30)
-    if FAIL and threading.current_thread() is not threading.main_thread():
-        raise OSError(FAIL[0], os.strerror(FAIL[0]))
+    if threading.current_thread() is not threading.main_thread():
+        GATE.wait(30)
+        if FAIL:
+            raise OSError(FAIL[0], os.strerror(FAIL[0]))
     FSYNC(descriptor)
 
 
