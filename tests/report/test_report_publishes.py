@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import at, clean_job
+from reportjobs import at, clean_job
 
 from ettrain.account.ledger import account
 from ettrain.account.publishes import publish_event_of

@@ -45,7 +45,11 @@ def told(folder):
 
 
 def load(folder, wanted=None):
-    wanted = {"model": {"w": torch.zeros(4, 3), "b": torch.zeros(3)}, "epoch": 0, "groups": [{"lr": 0.0, "betas": (0.0, 0.0)}]} if wanted is None else wanted
+    wanted = (
+        {"model": {"w": torch.zeros(4, 3), "b": torch.zeros(3)}, "epoch": 0, "groups": [{"lr": 0.0, "betas": (0.0, 0.0)}]}
+        if wanted is None
+        else wanted
+    )
     reading.load(wanted, reading.reader_of(folder), no_dist=True)
     return wanted
 
@@ -70,17 +74,35 @@ def test_code_in_the_metadata_is_refused_and_not_run(folder):
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["os.system", "torch.load", "builtins.getattr", "torch.distributed.checkpoint.metadata.os", "pathlib.Path.write_text", "torch.hub.load"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "torch.load",
+        "builtins.getattr",
+        "torch.distributed.checkpoint.metadata.os",
+        "pathlib.Path.write_text",
+        "torch.hub.load",
+    ],
+)
 def test_no_other_name_is_looked_up(name):
     module, _, attribute = name.rpartition(".")
-    for data in (b"c" + module.encode() + b"\n" + attribute.encode() + b"\n.", b"\x80\x04\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(attribute)]) + attribute.encode() + b"\x93."):
+    for data in (
+        b"c" + module.encode() + b"\n" + attribute.encode() + b"\n.",
+        b"\x80\x04\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(attribute)]) + attribute.encode() + b"\x93.",
+    ):
         with pytest.raises(CheckpointInvalidError, match="has no place there"):
             metadata.read(data, "ck")
 
 
 def test_a_dotted_name_does_not_reach_through_a_type():
     with pytest.raises(CheckpointInvalidError, match="no place"):
-        metadata.read(b"\x80\x04\x8c\x29torch.distributed.checkpoint.metadata\x8c\x11Metadata.__init__\x93.".replace(b"\x29", bytes([len("torch.distributed.checkpoint.metadata")])), "ck")
+        metadata.read(
+            b"\x80\x04\x8c\x29torch.distributed.checkpoint.metadata\x8c\x11Metadata.__init__\x93.".replace(
+                b"\x29", bytes([len("torch.distributed.checkpoint.metadata")])
+            ),
+            "ck",
+        )
 
 
 def test_a_pickle_that_sets_an_attribute_of_a_type_is_refused_and_undone():
@@ -174,7 +196,9 @@ def test_a_key_that_is_not_there_is_an_error(folder):
 
 
 def test_paths_are_read_as_names_only():
-    found = pickle.dumps(dcp.metadata.Metadata(state_dict_metadata={}, storage_data={}, storage_meta=dcp.metadata.StorageMeta(checkpoint_id=Path("/x"))))
+    found = pickle.dumps(
+        dcp.metadata.Metadata(state_dict_metadata={}, storage_data={}, storage_meta=dcp.metadata.StorageMeta(checkpoint_id=Path("/x")))
+    )
     assert metadata.read(found, "ck").storage_meta.checkpoint_id == PurePosixPath("/x")
     assert type(metadata.read(found, "ck").storage_meta.checkpoint_id) is PurePosixPath
 
@@ -223,7 +247,16 @@ dist.destroy_process_group()
 
 def test_ranks_load_resharded_and_all_hear_of_one_ranks_problem(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "program.py"), str(tmp_path / "ck")]
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(tmp_path / "program.py"),
+        str(tmp_path / "ck"),
+    ]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert ended.returncode == 0, ended.stderr
     for rank in range(2):

@@ -200,8 +200,24 @@ def test_a_signal_of_slurms_and_a_time_limit_are_no_failures_either(tmp_path):
 
 def test_nothing_is_started_again_right_before_the_time_limit(tmp_path):
     def attempts(job, end):
-        run = [*CLI, "run", "--quiet", "--restarts", "2", "--job", job, "--runs", tmp_path / "runs", "--", sys.executable, "-c", "import ettrain as ett; ett.step(0); raise SystemExit(1)"]
-        output = subprocess.run(list(map(str, run)), env={**os.environ, "ETT_END_TIME": str(end)}, capture_output=True, text=True, check=False)
+        run = [
+            *CLI,
+            "run",
+            "--quiet",
+            "--restarts",
+            "2",
+            "--job",
+            job,
+            "--runs",
+            tmp_path / "runs",
+            "--",
+            sys.executable,
+            "-c",
+            "import ettrain as ett; ett.step(0); raise SystemExit(1)",
+        ]
+        output = subprocess.run(
+            list(map(str, run)), env={**os.environ, "ETT_END_TIME": str(end)}, capture_output=True, text=True, check=False
+        )
         return len(os.listdir(tmp_path / "runs" / job / "attempts")), "not started again" in output.stderr
 
     now = time.time()

@@ -46,9 +46,7 @@ def asked(tmp_path, *words):
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_saves_stays_a_planned_stop_and_goes_on_where_it_was(tmp_path, ranks):
     launcher = (
-        [sys.executable]
-        if ranks == 1
-        else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--standalone"]
+        [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--standalone"]
     )
     process = start(tmp_path, launcher, 10_000)
     until(process, r"rank \d trains", ranks)

@@ -75,7 +75,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=str)
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=range(len(PAIRS)))
 def test_what_differs_is_told_apart(one, other):
     assert describe(one) != describe(other)
 
