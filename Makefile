@@ -27,7 +27,7 @@ check: $(READY) ## lint, types, layers
 
 test: $(READY) ## the default suite, with the checks; under 15 minutes on two cores
 	$(MAKE) check
-	$(BIN)/pytest -m "not slow and not gpu" $(PYTESTFLAGS)
+	$(BIN)/pytest -m "not slow and not gpu" -n 2 --dist loadfile $(PYTESTFLAGS)
 
 e2e: $(READY) ## the long end-to-end tests
 	$(BIN)/pytest -m "slow and not gpu" --timeout=1800

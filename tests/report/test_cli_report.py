@@ -37,7 +37,8 @@ def served(monkeypatch, tmp_path, story):
     return serve
 
 
-def test_text_is_the_default(served, story, capsys):
+def test_text_is_the_default(served, story, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     served("two_failures")
     assert cli.main(["report"]) == 0
     assert capsys.readouterr().out == render_text(*story("two_failures"), width=100, colour=False, explain_startup=False)

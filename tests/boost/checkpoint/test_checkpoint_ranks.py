@@ -80,7 +80,7 @@ def test_two_ranks_then_one_then_three_train_each_sample_once(tmp_path, kind):
     assert all(len(one) == 1 for one in digests)
 
 
-@pytest.mark.parametrize("fault", ["stage", "write"])
+@pytest.mark.parametrize("fault", ["stage", pytest.param("write", marks=pytest.mark.slow)])
 def test_a_fault_on_one_rank_fails_the_save_on_all_and_nobody_waits(tmp_path, fault):
     code, _, err = run(2, tmp_path, 4)
     assert code == 0, err

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -85,8 +86,8 @@ class Writer:
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._image: Image | None = None
+        self._end: weakref.finalize[Any, Any] | None = None
         self._lock = threading.Lock()
-        self._pid = os.getpid()
 
     @property
     def pid(self) -> int | None:
@@ -113,6 +114,7 @@ class Writer:
             theirs.close()
         self._sock = ours
         self._image = None
+        self._end = weakref.finalize(self, _end, self._process, ours, os.getpid())
 
     def share(self, image: Image, timeout: float) -> None:
         """Let the process map `image`, which it writes from now on.
@@ -177,17 +179,21 @@ class Writer:
             self._drop()
 
     def _drop(self) -> None:
-        sock, process = self._sock, self._process
         self._sock = self._process = self._image = None
-        if sock is not None:
-            sock.close()
-        if process is None or self._pid != os.getpid():  # a forked child closes its end, and leaves its parent's process alone
-            return
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if self._end is not None:
+            self._end()
+
+
+def _end(process: subprocess.Popen[bytes], sock: socket.socket, pid: int) -> None:
+    """Let a writer process end; also called when nobody refers to its `Writer` any more."""
+    sock.close()
+    if pid != os.getpid():  # a forked child closes its end, and leaves its parent's process alone
+        return
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _ended(code: int | None) -> str:
