@@ -228,7 +228,7 @@ def raw_rate(folder: Path, size: int) -> float:
 
     piece = mmap.mmap(-1, 16 * MIB)
     piece.write(os.urandom(16 * MIB))
-    path = folder / "raw"
+    path = folder / f"raw-{_rank()}"
     begin = time.perf_counter()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
     for offset in range(0, size, len(piece)):

@@ -320,6 +320,31 @@ def test_a_compiled_optimizer_is_left_as_it_is_and_cannot_tear_a_checkpoint(tmp_
 # ---- mishaps
 
 
+def test_an_object_whose_state_cannot_be_had_fails_the_save_and_not_the_training(tmp_path, capfd):
+    class Moody:
+        broken = False
+
+        def state_dict(self):
+            if self.broken:
+                raise RuntimeError("not now")
+            return {"mood": 1}
+
+        def load_state_dict(self, state):
+            pass
+
+    moody = Moody()
+    one = training(tmp_path, every=2, moody=moody)
+    train(one, 3)
+    one.checkpointer.wait()
+    moody.broken = True
+    train(one, 5, start=3)
+    with pytest.raises(CheckpointSaveError, match="RuntimeError: not now"):
+        one.checkpointer.wait()
+    moody.broken = False
+    one.checkpointer.save(5, wait=True)
+    assert names(tmp_path) == ["step-00000002", "step-00000005"]
+
+
 def test_a_killed_writer_fails_one_save_in_bounded_time_and_the_next_has_a_new_one(tmp_path, monkeypatch, capfd):
     one = training(tmp_path, width=200_000)
     train(one, 1)

@@ -179,6 +179,11 @@ class Checkpointer:
     # ---- the loop
 
     @property
+    def step(self) -> int:
+        """Optimizer steps done, in all attempts."""
+        return self._step
+
+    @property
     def epoch(self) -> int:
         """Passes over the loader that are done."""
         return 0 if self._feed is None else int(self._feed.epoch)
@@ -256,9 +261,8 @@ class Checkpointer:
         """Plan, share the memory and start the writer after the first step, so that the first save is like the others."""
         self._prepared = True
         with marks.blocked("checkpoint_save", part="ett.Checkpointer: prepare"):
-            save = self._saver.begin(step, snapshot.take(self._training), only_plan=True)
+            save = self._begun(step, only_plan=True)
             save.staged.set()
-            self._under_way.append(save)
 
     # ---- saving
 
@@ -281,10 +285,8 @@ class Checkpointer:
         with marks.blocked("checkpoint_save", **details) as told:
             told["id"] = {}
             self._look_after()
-            taken = snapshot.take(self._training)
-            save = self._saver.begin(step, taken, extra=self._extra(), about=self._about())
-            self._under_way.append(save)
-            if taken.must_wait or self._saver.holds_up:
+            save = self._begun(step)
+            if save.holds_up or self._saver.holds_up:
                 save.staged.wait()
             save.blocking_ns = clock.monotonic_ns() - begun
         self._interval.began(step, begun)
@@ -292,6 +294,18 @@ class Checkpointer:
         self._note.start()
         if wait:
             self.wait()
+
+    def _begun(self, step: int, *, only_plan: bool = False) -> Save:
+        """A save that is under way. What the program's own objects raise fails it, on all ranks."""
+        try:
+            taken = snapshot.take(self._training)
+            more = {} if only_plan else {"extra": self._extra(), "about": self._about()}
+            save = self._saver.begin(step, taken, only_plan=only_plan, **more)
+            save.holds_up = bool(taken.must_wait)
+        except Exception as error:  # noqa: BLE001 - state_dict of the program's objects; the training goes on
+            save = self._saver.begin(step, None, only_plan=only_plan, error=f"{type(error).__name__}: {error}")
+        self._under_way.append(save)
+        return save
 
     def _note_end(self, save: Save, number: int) -> None:
         """Tell the journal when it is durable."""

@@ -53,6 +53,8 @@ class Save:
     name: str = ""
     error: str = ""
     torn: bool = False
+    holds_up: bool = False
+    """Whether the loop has to wait until all is staged."""
     size: int = 0
     """Bytes this rank wrote."""
     staged: threading.Event = field(default_factory=threading.Event)
@@ -106,12 +108,18 @@ class Saver:
         """Memory of the staged image; 0 before the first plan."""
         return 0 if self._stage is None else self._stage.image.size
 
-    def begin(self, step: int, snapshot: snapshots.Snapshot, **more: Any) -> Save:
-        """Start a save on a thread of its own, which begins once the one before has ended. All ranks call it for the same steps."""
+    def begin(self, step: int, snapshot: snapshots.Snapshot | None, **more: Any) -> Save:
+        """Start a save on a thread of its own, which begins once the one before has ended. All ranks call it for the same steps.
+
+        Args:
+            step: steps done.
+            snapshot: the state; None where it could not be taken: `error` says why, and the save fails on all ranks.
+            **more: further fields of `Save`.
+        """
         self._number += 1
         before = self._last
         save = self._last = Save(number=self._number, step=step, snapshot=snapshot, begun_ns=clock.monotonic_ns(), **more)
-        save.ready = staging.events(snapshot.state)
+        save.ready = staging.events()
         threading.Thread(target=self._run, args=(save, before), name=f"ettrain save {step}", daemon=True).start()
         return save
 
@@ -148,7 +156,8 @@ class Saver:
             save.ended.set()
 
     def _staged_and_written(self, save: Save, notes: Notes) -> tuple[dict[str, FileEntry], list[Any]]:
-        assert save.snapshot is not None
+        if save.snapshot is None:
+            raise CheckpointSaveError(save.error)
         planner = StatePlanner()
         local = planner.local_plan(save.snapshot.state, coordinator=self.ranks.rank == 0)
         digest = layouts.digest(local)
@@ -156,6 +165,8 @@ class Saver:
         self._say(save, notes, "begin", (save.step, same, ""))
         if same and not save.only_plan:
             self._copy(save, planner)
+            if not (save.snapshot.must_wait or self.holds_up):
+                save.staged.set()
         go = self._agreed(save, notes)
         if go.error:
             raise CheckpointSaveError(go.error)
@@ -166,14 +177,10 @@ class Saver:
                 self._copy(save, planner)
         if save.only_plan:
             return {}, []
-        if save.snapshot.torn():
-            save.torn = True
-            raise CheckpointSaveError("the state changed while it was copied: something else than the given optimizers' step() changes it")
         assert self._stage is not None
         layout = self._stage.layout
         name, data, results = layouts.objects_file(planner, layout, self._plan)
         save.snapshot = None
-        save.staged_ns = clock.monotonic_ns()
         save.staged.set()
         blobs = {EXTRA.format(self.ranks.rank): save.extra} | ({name: data} if name else {})
         order = Order(
@@ -191,8 +198,22 @@ class Saver:
         return self.folder.path(name) if self.folder.local else name
 
     def _copy(self, save: Save, planner: StatePlanner) -> None:
+        """Fill the image with the state of the snapshot's instant.
+
+        Raises:
+            CheckpointSaveError: it changed meanwhile; or, where the ranks had to plan anew, since then.
+        """
         assert self._stage is not None
+        assert save.snapshot is not None
         self._stage.copy(planner, save.ready)
+        if save.snapshot.torn():
+            save.torn = not save.staged.is_set()
+            raise CheckpointSaveError(
+                "the state changed while it was copied: something else than the given optimizers' step() changes it"
+                if save.torn
+                else "another rank's state has a new structure, and this one's has moved on: the next save has the new plan"
+            )
+        save.staged_ns = clock.monotonic_ns()
 
     def _agreed(self, save: Save, notes: Notes) -> _Go:
         """Rank 0 hears all ranks and says what is done; the others wait for that."""

@@ -66,7 +66,7 @@ class Stage:
         self.image.close()
 
 
-def events(state: Any) -> dict[Any, Any]:
+def events() -> dict[Any, Any]:
     """An event on each device whose stream may still be computing the state."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return {}

@@ -83,12 +83,11 @@ def attempt(folder: Path, log: Path, number: int, point: str, seed: int, epochs:
     index = one.checkpointer.restore()
     os.write(out, f"R {number} {index} {one.checkpointer.restored_from or '-'}\n".encode())
     while one.checkpointer.epoch < epochs:
-        for index, batch in one.checkpointer.steps(start=index):
+        for index, batch in one.checkpointer.steps():
             step(one, batch)
             os.write(out, f"S {number} {index} {' '.join(map(str, batch[2].tolist()))}\n".encode())
-        index += 1
     one.checkpointer.close()
-    os.write(out, f"E {number} {index}\n".encode())
+    os.write(out, f"E {number} {one.checkpointer.step}\n".encode())
     os._exit(0)
 
 

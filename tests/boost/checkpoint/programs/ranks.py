@@ -92,11 +92,10 @@ def main() -> None:
     loader = DataLoader(TensorDataset(data, data.sum(1, keepdim=True), torch.arange(SAMPLES)), batch_size=BATCH, shuffle=True)
     every: Any = int(args.every) if args.every.isdecimal() else args.every
     checkpointer = Checkpointer(args.folder, model=model, optimizer=optimizer, loader=loader, every=every, seed=3, timeout=10.0)
-    index = checkpointer.restore()
-    say(f"R {rank} {index}")
+    say(f"R {rank} {checkpointer.restore()}")
     inject(args.fault)
-    while index < args.steps:
-        for index, batch in checkpointer.steps(start=index):
+    while checkpointer.step < args.steps:
+        for index, batch in checkpointer.steps():
             optimizer.zero_grad()
             (model(batch[0]) - batch[1]).square().mean().backward()
             optimizer.step()
@@ -105,7 +104,6 @@ def main() -> None:
             if index + 1 >= args.steps:
                 checkpointer.stepped(index + 1)
                 break
-        index += 1
     say(f"D {rank} {digest(model, optimizer)}")
     try:
         checkpointer.close()
