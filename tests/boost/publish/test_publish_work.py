@@ -87,14 +87,18 @@ def test_only_the_models_part_of_the_checkpoint_is_read(tmp_path, monkeypatch, l
 @pytest.mark.parametrize("prefix", ["", "state.net."])
 def test_what_stands_before_the_models_keys_is_found(tmp_path, monkeypatch, live, prefix):
     pubs.write_state(tmp_path / "ck", {prefix + name: one for name, one in live[0].state_dict().items()})
-    assert pubs.obey(pubs.ask(monkeypatch, tmp_path / "ck", tmp_path / "to", live=live[0], export=pubmodels.weights_only)).state == "published"
+    assert (
+        pubs.obey(pubs.ask(monkeypatch, tmp_path / "ck", tmp_path / "to", live=live[0], export=pubmodels.weights_only)).state == "published"
+    )
     assert manifest(tmp_path / "to")["checkpoint"]["prefix"] == prefix
 
 
 def test_tied_weights_and_outputs_in_dicts(tmp_path, monkeypatch):
     model, _ = pubs.trained(pubmodels.build_tied)
     path = pubs.write(tmp_path / "ck", model)
-    publication = pubs.ask(monkeypatch, path, tmp_path / "to", live=model, model=pubmodels.build_tied, batch={"ids": torch.arange(8).reshape(2, 4)})
+    publication = pubs.ask(
+        monkeypatch, path, tmp_path / "to", live=model, model=pubmodels.build_tied, batch={"ids": torch.arange(8).reshape(2, 4)}
+    )
     assert pubs.obey(publication).state == "published"
 
 
@@ -111,7 +115,13 @@ def test_eight_bit_weights_are_smaller_and_their_error_is_told(tmp_path, monkeyp
 @pytest.mark.slow
 def test_a_compiled_package_answers_as_the_training_model(tmp_path, monkeypatch, live, checkpoint):
     publication = pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export="aoti")
-    ended = subprocess.run(launch.words(Place(publication.folder), sys.executable), capture_output=True, text=True, env=launch.environment(os.environ), check=False)
+    ended = subprocess.run(
+        launch.words(Place(publication.folder), sys.executable),
+        capture_output=True,
+        text=True,
+        env=launch.environment(os.environ),
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     served = exports.load_compiled(publication.current)
     for rows in (5, 40):
@@ -191,7 +201,9 @@ def test_outputs_of_a_class_of_their_own_are_compared_as_what_they_hold(tmp_path
     model, _ = pubs.trained(pubmodels.build_answers)
     path = pubs.write(tmp_path / "ck", model)
     for reference in (None, model):
-        publication = pubs.ask(monkeypatch, path, tmp_path / "to", model=pubmodels.build_answers, reference=reference, export=pubmodels.answers)
+        publication = pubs.ask(
+            monkeypatch, path, tmp_path / "to", model=pubmodels.build_answers, reference=reference, export=pubmodels.answers
+        )
         assert pubs.obey(publication).state == "published"
 
 
@@ -242,12 +254,17 @@ STAGES = ("checkpoint", "build", "load", "check", "export", "verify", "install",
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_any_stage_the_model_before_stays_and_another_run_goes_on(tmp_path, monkeypatch, live, checkpoint, before, stage):
-    publication = pubs.ask(monkeypatch, checkpoint, tmp_path / "to", live=live[0], export="export" if stage == "verify" else pubmodels.weights_only)
+    publication = pubs.ask(
+        monkeypatch, checkpoint, tmp_path / "to", live=live[0], export="export" if stage == "verify" else pubmodels.weights_only
+    )
     child = os.fork()
     if not child:
+        torch.set_num_threads(1)  # the parent's threads are not there after a fork
+
         def say(line):
             if line == stage:
                 os.kill(os.getpid(), signal.SIGKILL)
+
         work.Publisher(Place(publication.folder), say=say).run()
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
