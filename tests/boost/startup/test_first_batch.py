@@ -143,7 +143,9 @@ def test_the_next_attempt_replays_dtypes_shapes_strides_and_ranges(job):
     again = ett.first_batch(DataLoader(data, batch_size=4))
     batch = again.compile_batch
     assert again.source == "schema" and type(batch) is type(real)
-    assert [(t.dtype, t.shape, t.stride(), t.requires_grad) for t in batch] == [(t.dtype, t.shape, t.stride(), t.requires_grad) for t in real]
+    assert [(t.dtype, t.shape, t.stride(), t.requires_grad) for t in batch] == [
+        (t.dtype, t.shape, t.stride(), t.requires_grad) for t in real
+    ]
     assert real[0].min() <= batch[0].min() and batch[0].max() <= real[0].max()
     assert not torch.equal(batch[1], real[1])
 
@@ -293,14 +295,16 @@ def test_the_real_batch_is_not_compiled_for_again(job, attempt_knows):
 
 def test_forking_while_other_stages_run_is_said(capsys):
     start = ett.Startup()
-    forked = threading.Event()
+    begun, forked = threading.Event(), threading.Event()
 
     @start.stage
     def model():
+        begun.set()
         forked.wait(20)
 
     @start.stage(rng=True)
     def batches():
+        begun.wait(20)
         started = ett.first_batch(loader(1))
         forked.set()
         return list(started)
