@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from trainings import same, tensors, train, training
+from trainings import same, step, tensors, train, training
 
 import ettrain
 from ettrain.boost.checkpoint import staging, writer
@@ -132,6 +132,32 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, stop):
     _, more = train(second, 20, start=stop)
     assert ids + more == all_ids
     assert same(tensors(second), expected)
+
+
+@pytest.mark.parametrize("trains_first", [True, False])
+@pytest.mark.parametrize("how", ["close", "save"])
+def test_a_batch_is_in_the_checkpoint_if_it_was_trained_and_not_if_it_was_not(tmp_path, trains_first, how):
+    whole = training(tmp_path / "whole")
+    _, all_ids = train(whole, 16)
+    one = training(tmp_path / "cut")
+    ids = []
+    for index, batch in one.checkpointer.steps():
+        if index == 5 and not trains_first:
+            break
+        step(one, batch)
+        ids += batch[2].tolist()
+        if index == 4 and trains_first:
+            break
+    if how == "save":
+        one.checkpointer.save(wait=True)
+        one.checkpointer._release()
+    else:
+        one.checkpointer.close()
+    again = training(tmp_path / "cut", seed=7)
+    assert again.checkpointer.restore() == 5
+    _, more = train(again, 16, start=5)
+    assert ids + more == all_ids
+    assert same(tensors(again), tensors(whole))
 
 
 def test_without_a_checkpoint_it_starts_at_zero_and_says_so(tmp_path, capfd):

@@ -27,6 +27,7 @@ from ettrain.boost.checkpoint.experience import expected_failures, record_interv
 from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.boost.checkpoint.interval import Interval
 from ettrain.boost.checkpoint.layout import check_torch
+from ettrain.boost.checkpoint.place import Place
 from ettrain.boost.checkpoint.ranks import Ranks
 from ettrain.boost.checkpoint.restore import Restore, Restored, described
 from ettrain.boost.checkpoint.saver import Save, Saver
@@ -106,6 +107,7 @@ class Checkpointer:
         self._stops.agrees = True
         self._loader = loader
         self._feed: Feed[Any] | None = None if loader is None else self._followed(loader)
+        self._place = Place(self._training.names)
         self._under_way: deque[Save] = deque()
         self._note: threading.Thread | None = None
         self._prepared = self._closed = False
@@ -201,14 +203,24 @@ class Checkpointer:
         Raises:
             UsageError: the loader is another one, or cannot be followed.
         """
-        feed = self._feed_of(loader)
+        feed, place = self._feed_of(loader), self._place
         index = self._step if start is None else start
         self._step = index
-        for batch in feed:
-            yield index, batch
-            count_step(index)
-            index += 1
-            self.stepped(index)
+        place.between_steps(feed)
+        try:
+            for batch in feed:
+                place.batch_out = True
+                yield index, batch
+                place.batch_out = False
+                count_step(index)
+                index += 1
+                self.stepped(index)
+                place.between_steps(feed)
+        finally:  # left by break: the batch given out was trained, or it was not
+            if place.trained_more():
+                place.batch_out = False
+                count_step(index)
+                self._step = index + 1
 
     def _feed_of(self, loader: Iterable[Any] | None) -> Feed[Any]:
         if self._feed is None:
@@ -270,13 +282,14 @@ class Checkpointer:
         """Save now, between two steps; returns while the state is copied and written.
 
         Args:
-            step: steps done; None = as reached.
+            step: steps done; None = as reached, the one of the batch that is out included if its optimizer has stepped.
             wait: until the checkpoint exists.
 
         Raises:
             CheckpointSaveError: with `wait`, that it failed, and why.
         """
-        step = self._step if step is None else step
+        if step is None:
+            step = self._step + self._place.trained_more()
         if self._closed:
             self._failed("not saved: this Checkpointer is closed")
             return
@@ -385,6 +398,7 @@ class Checkpointer:
         """An optimizer is about to change what is being copied: wait until it is copied."""
         if torch.compiler.is_compiling():
             return
+        self._place.optimized = True
         waits = [save for save in self._under_way if not save.staged.is_set()]
         if not waits:
             return
@@ -396,13 +410,12 @@ class Checkpointer:
 
     def _extra(self) -> bytes:
         """The content of this rank's own file."""
-        own = {"random": generators.as_plain(generators.take()), "data": None if self._feed is None else self._feed.state()}
         buffer = io.BytesIO()
-        torch.save(own, buffer)
+        torch.save(self._place.now(self._feed), buffer)
         return buffer.getvalue()
 
     def _about(self) -> Mapping[str, Any]:
-        return {"position": {} if self._feed is None else self._feed.summary(), "metrics": dict(self.metrics)}
+        return {"position": self._place.summary(self._feed), "metrics": dict(self.metrics)}
 
     def _prune(self, save: Save) -> None:
         """On rank 0, once a checkpoint exists."""

@@ -55,7 +55,7 @@ def _kept(value: Any, name: str, still: set[int], snapshot: Snapshot) -> Any:
         return value
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - an object of the program's that cannot be copied, such as a process group inside a sharded tensor
+    except (TypeError, RuntimeError, copy.Error):  # what cannot be copied, such as a process group inside a sharded tensor
         snapshot.must_wait.append(name)
         return value
 
