@@ -1,4 +1,4 @@
-"""Where data and random generators stand, to go with the parameters as they are: also while a batch is out that was not trained yet."""
+"""Where the data stand, to go with the parameters as they are: also while a batch is out that was not trained yet."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ class Place:
         """Whether an optimizer stepped since `between_steps`."""
         self._sample = [param for param in params if param.requires_grad][:SAMPLE]
         self._versions: list[int] = []
-        self._kept: tuple[Any, Any, Any] = (None, None, {})
+        self._kept: tuple[Any, Any] = (None, {})
 
     def between_steps(self, feed: Feed[Any]) -> None:
-        """All that was given out was trained, and nothing else: keep that, for a save before the next batch is."""
+        """All that was given out was trained, and nothing else: keep that, for a save before the next batch is. Microseconds.
+
+        The generators are not kept: reading all of them takes longer than a short step, and waits for a device.
+        """
         self.batch_out = self.optimized = False
         self._versions = [param._version for param in self._sample]
-        self._kept = (generators.take(), feed.state(), feed.summary())
+        self._kept = (feed.state(), feed.summary())
 
     def trained_more(self) -> bool:
         """Whether a batch is out and was trained. A compiled step calls no hook; it is known by the parameters that it changed."""
@@ -40,17 +43,14 @@ class Place:
 
     def now(self, feed: Feed[Any] | None) -> dict[str, Any]:
         """Generators and position, in values that load without running code."""
-        states, data, _ = self._of(feed)
-        return {"random": generators.as_plain(states), "data": data}
+        return {"random": generators.as_plain(generators.take()), "data": self._of(feed)[0]}
 
     def summary(self, feed: Feed[Any] | None) -> dict[str, Any]:
         """The position for people."""
-        told: dict[str, Any] = self._of(feed)[2]
+        told: dict[str, Any] = self._of(feed)[1]
         return told
 
-    def _of(self, feed: Feed[Any] | None) -> tuple[Any, Any, Any]:
+    def _of(self, feed: Feed[Any] | None) -> tuple[Any, Any]:
         if feed is None:
-            return generators.take(), None, {}
-        if self.batch_out and not self.trained_more():
-            return self._kept
-        return generators.take(), feed.state(), feed.summary()
+            return None, {}
+        return self._kept if self.batch_out and not self.trained_more() else (feed.state(), feed.summary())
