@@ -1,6 +1,7 @@
 """Small checkpoints for tests of folders: plain bytes in place of a model."""
 
 import os
+import signal
 import zlib
 
 import fsspec
@@ -51,3 +52,20 @@ def save(folder: CheckpointFolder, step: int, **more) -> str:
 
 def states(folder):
     return {found.name: found.state for found in folder.found()}
+
+
+def dying_at(number):
+    """A wrapper of calls: before the `number`th of all that are wrapped by it, the process gets SIGKILL."""
+    count = 0
+
+    def wrapped(call):
+        def run(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+
+        return run
+
+    return wrapped

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import pytest
-from ckptfolders import contents_of, manifest_of, save, states, write
+from ckptfolders import contents_of, dying_at, manifest_of, save, states, write
 
 from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.errors import UsageError
@@ -23,17 +23,7 @@ def killed_at(number, work):
     """Run `work` in a forked child that gets SIGKILL right before its `number`th call; whether it came to that."""
     pid = os.fork()
     if pid == 0:
-        count = 0
-
-        def counted(call):
-            def run(*args, **kwargs):
-                nonlocal count
-                count += 1
-                if count == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*args, **kwargs)
-
-            return run
+        counted = dying_at(number)
 
         try:
             for name in CALLS:

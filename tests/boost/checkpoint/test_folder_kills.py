@@ -6,7 +6,7 @@ import signal
 import time
 import uuid
 
-from ckptfolders import save
+from ckptfolders import dying_at, save
 
 from ettrain.boost.checkpoint.folder import CheckpointFolder
 from ettrain.boost.checkpoint.objectstore import ObjectStorage
@@ -101,17 +101,7 @@ def test_killed_before_any_request_to_an_object_store_there_is_a_whole_checkpoin
         def work(address=address, number=number):
             folder = opened(address)
             fs = folder._storage.fs
-            count = 0
-
-            def counted(call):
-                def run(*args, **kwargs):
-                    nonlocal count
-                    count += 1
-                    if count == number:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return call(*args, **kwargs)
-
-                return run
+            counted = dying_at(number)
 
             for name in ("pipe_file", "rm_file", "rmdir", "makedirs"):
                 setattr(fs, name, counted(getattr(fs, name)))
